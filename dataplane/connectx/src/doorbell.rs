@@ -106,6 +106,29 @@ fn register_halves(register: u32) -> [usize; 2] {
     [at, at + REGISTER_BYTES / 2]
 }
 
+/// What is at an offset of a context's pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// The register of completion queues.
+    Arm,
+    /// So many bytes behind the beginning of a half of a register.
+    Send { register: u32, half: usize, at: usize },
+}
+
+impl Place {
+    /// `None` where no register is.
+    pub(crate) fn of(offset: usize) -> Option<Self> {
+        if offset == CQ_DOORBELL {
+            return Some(Self::Arm);
+        }
+        let (page, at) = (offset / PAGE_BYTES, (offset % PAGE_BYTES).checked_sub(FIRST_REGISTER)?);
+        let (nth, at) = (at / REGISTER_BYTES, at % REGISTER_BYTES);
+        let half_bytes = REGISTER_BYTES / 2;
+        let (register, half) = ((page * 2 + nth) as u32, at / half_bytes);
+        (page < PAGES && nth < 2).then_some(Self::Send { register, half, at: at % half_bytes })
+    }
+}
+
 /// The index of a register in answers to `create_qp`: four to a page, of which two exist.
 pub(crate) fn bfreg_index(register: u32) -> u32 {
     register / 2 * 4 + register % 2
@@ -127,6 +150,23 @@ mod tests {
             let rung: Vec<_> = (0..REGISTERS).filter(|n| pages.is_rung(*n)).collect();
             assert_eq!(rung, [3]);
             assert!(!pages.is_rung(3));
+        }
+    }
+
+    #[test]
+    fn offsets_lead_to_registers() {
+        let send = |register, half, at| Some(Place::Send { register, half, at });
+        for (offset, place) in [
+            (0x20, Some(Place::Arm)),
+            (0x28, None),
+            (0x800, send(0, 0, 0)),
+            (0x1b08, send(3, 1, 8)),
+            (0x7bf8, send(15, 1, 0xf8)),
+            (0xc00, None),
+            (0x1020, None),
+            (0x8800, None),
+        ] {
+            assert_eq!(Place::of(offset), place, "{offset:#x}");
         }
     }
 

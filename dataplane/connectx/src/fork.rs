@@ -11,12 +11,12 @@ use std::sync::Once;
 /// Has libc call the functions of both around each fork from now on.
 pub(crate) fn watch_forks() {
     extern "C" fn prepare() {
-        process::before_fork();
+        process::hold();
         umad::before_fork();
     }
     extern "C" fn parent() {
         umad::after_fork_in_parent();
-        process::after_fork_in_parent();
+        process::release();
     }
     extern "C" fn child() {
         umad::after_fork_in_child();

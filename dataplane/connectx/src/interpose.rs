@@ -6,7 +6,7 @@
 use crate::fork::watch_forks;
 use crate::user_memory::{copy_in, copy_out};
 use crate::verbs_table::{self, Context};
-use crate::{missing, process, sysfs, umad};
+use crate::{missing, process, store_steps, store_trap, sysfs, umad};
 use libc::{FILE, c_char, c_int, c_ulong, c_void, mode_t, off_t, size_t, ssize_t};
 use rustix::io::Errno;
 use std::ffi::CStr;
@@ -112,7 +112,7 @@ impl DeviceFile {
     fn open(self, flags: c_int) -> c_int {
         watch_forks();
         let opened = match self {
-            Self::Verbs => process::open(),
+            Self::Verbs => store_steps::begin().and_then(|()| process::open()),
             Self::Umad => umad::open(flags & libc::O_NONBLOCK != 0),
             Self::Manager => umad::open_manager(),
         };
@@ -320,8 +320,15 @@ macro_rules! map_functions {
                 fail(Errno::INVAL);
                 return libc::MAP_FAILED;
             }
-            next!($name as fn(*mut c_void, size_t, c_int, c_int, c_int, off_t) -> *mut c_void;
-                  address, bytes, protection, flags, fd, offset)
+            let is_trapped = store_trap::is_on() && process::is_device(fd);
+            let protection = if is_trapped { libc::PROT_NONE } else { protection };
+            let mapped =
+                next!($name as fn(*mut c_void, size_t, c_int, c_int, c_int, off_t) -> *mut c_void;
+                      address, bytes, protection, flags, fd, offset);
+            if is_trapped && mapped != libc::MAP_FAILED {
+                process::watch_doorbells(fd, mapped as u64, bytes, offset as usize);
+            }
+            mapped
         }
     )*};
 }

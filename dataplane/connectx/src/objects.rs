@@ -95,6 +95,10 @@ impl Record {
         words.fault_in(false).map(|()| Self(words))
     }
 
+    pub(crate) fn address(&self) -> u64 {
+        self.0.address
+    }
+
     /// A word. What the program wrote before it is visible from now on.
     pub(crate) fn word(&self, nth: usize) -> u32 {
         let mut bytes = [0; 4];

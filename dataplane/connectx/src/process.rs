@@ -8,6 +8,7 @@ use crate::fd_set::FdSet;
 use crate::hca::Hca;
 use crate::panics::end_program_at_panic;
 use crate::signals::without_signals;
+use crate::store_trap;
 use crate::user_memory::copy_out;
 use crate::write_watch::WriteWatch;
 use pollux_fabric::link::threads::Clock;
@@ -87,7 +88,7 @@ static HAS_COMPLETED: AtomicBool = AtomicBool::new(false);
 static FDS: FdSet = FdSet::new();
 
 thread_local! {
-    /// The lock, while this thread makes a child.
+    /// The lock, while this thread makes a child, or does a store that is judged.
     static HELD: Cell<Option<MutexGuard<'static, State>>> = const { Cell::new(None) };
 }
 
@@ -103,13 +104,26 @@ fn lock() -> MutexGuard<'static, State> {
     state
 }
 
-/// Before fork(2): the child must not begin with the lock of a thread that it does not have.
-pub(crate) fn before_fork() {
+/// Keeps the adapter locked by this thread: before fork(2), since the child must not begin with the
+/// lock of a thread that it does not have, and at a store that is judged.
+pub(crate) fn hold() {
     HELD.set(Some(lock()));
 }
 
-pub(crate) fn after_fork_in_parent() {
-    HELD.set(None);
+/// Calls a function with the adapter that this thread keeps locked; `None` if it does not.
+#[cfg(target_arch = "x86_64")]
+pub(crate) fn with_held<T>(call: impl FnOnce(Option<&Hca<ProcessLink>>) -> T) -> Option<T> {
+    let state = HELD.take()?;
+    let answer = call(state.hca.as_ref());
+    HELD.set(Some(state));
+    Some(answer)
+}
+
+/// Unlocks it.
+pub(crate) fn release() {
+    if let Some(state) = HELD.take() {
+        state.wake();
+    }
 }
 
 /// In the child of fork(2), which is another program at the port: it has the descriptors of the
@@ -191,8 +205,20 @@ fn open_adapter() -> Result<Hca<ProcessLink>, Errno> {
 pub(crate) fn close(fd: RawFd) {
     let mut state = lock();
     FDS.remove(fd);
+    let state = &mut *state;
     if let (Some(file), Some(hca)) = (state.files.remove(&fd), &mut state.hca) {
         hca.close(file.context);
+        if store_trap::is_on() {
+            store_trap::forget(file.context);
+            store_trap::watch_records(hca);
+        }
+    }
+}
+
+/// The context of an open file, and its pages from an offset on, were mapped by the program.
+pub(crate) fn watch_doorbells(fd: RawFd, address: u64, bytes: usize, offset: usize) {
+    if let Some(file) = lock().files.get(&fd) {
+        store_trap::watch_doorbells(file.context, address, bytes, offset);
     }
 }
 
@@ -214,6 +240,9 @@ pub(crate) fn command(fd: RawFd, bytes: &[u8]) -> Result<(u64, Vec<u8>), Errno> 
         }
         _ => hca.command(file.context, &call)?,
     };
+    if store_trap::is_on() {
+        store_trap::watch_records(hca);
+    }
     state.wake();
     answer.truncate(call.answer_bytes);
     Ok((call.answer, answer))
@@ -279,7 +308,9 @@ fn ask_for_short_slices() {
 /// The thread of an adapter.
 fn run(adapter: u32, wake: Arc<OwnedFd>) {
     ask_for_short_slices();
-    let mut sleeper = Sleeper { wake, watch: WriteWatch::new(), watched: BTreeMap::new() };
+    // Stores that are judged wake the thread themselves.
+    let watch = if store_trap::is_on() { None } else { WriteWatch::new() };
+    let mut sleeper = Sleeper { wake, watch, watched: BTreeMap::new() };
     let mut idle = 0;
     loop {
         while WAITING.load(Ordering::Relaxed) > 0 {

@@ -187,6 +187,12 @@ impl SendRegister {
         self.address
     }
 
+    /// The next doorbell goes to the other half.
+    #[cfg(all(test, target_arch = "x86_64"))]
+    pub(crate) fn flip(&mut self) {
+        self.half ^= self.half_bytes;
+    }
+
     /// Whether a WQE of so many blocks can be written to it.
     #[inline]
     pub(crate) fn takes(&self, blocks: usize) -> bool {

@@ -92,6 +92,20 @@ impl Hosts {
     }
 }
 
+/// The variable by which each store to a doorbell or a record is judged.
+pub const TRAP: (&str, &str) = ("POLLUX_TRAP", "1");
+
+/// Of the output of a program with [`TRAP`]: the stores that were judged, and those out of order.
+pub fn stores_of(output: &str) -> (u64, u64) {
+    let mut lines = output.lines();
+    let line = lines.find_map(|line| {
+        line.strip_prefix("pollux-connectx: trap: ")?.split_once(" stores judged ")
+    });
+    let (judged, rest) = line.unwrap_or_else(|| panic!("no count of stores in:\n{output}"));
+    let wrong = rest.rsplit_once(", ").and_then(|(_, rest)| rest.strip_suffix(" out of order"));
+    (judged.parse().unwrap(), wrong.and_then(|wrong| wrong.parse().ok()).unwrap())
+}
+
 pub fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }

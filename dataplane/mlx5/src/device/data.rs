@@ -165,7 +165,7 @@ impl QueuePair {
     /// Writes a request. The most frequent forms are compiled each by itself, without what they
     /// have not.
     #[inline]
-    fn write_send(
+    pub(super) fn write_send(
         &mut self,
         request: &SendRequest<'_>,
         ahs: &SideTable<Address>,

@@ -3,6 +3,9 @@
 //! The ring is of blocks; its indices have 16 bits. Only a CQE tells that requests are done, and of
 //! all up to its own: unsignaled ones that succeed have none.
 
+#[cfg(all(test, target_arch = "x86_64"))]
+pub(crate) mod mistakes;
+
 use crate::memory::{Record, RingMemory, SendRegister};
 use crate::wqe::{self, Av, BLOCK, UNIT, Unit, Units, flag};
 use pollux_verbs::{CompletionKind, Data, PostRefusal, SendFlags, SendRequest};

@@ -2,6 +2,7 @@
 
 mod garbage;
 mod program;
+mod stores;
 
 use super::async_events::{CQ_ERR, DEVICE_FATAL};
 

@@ -15,20 +15,20 @@ const MESSAGES: u64 = 70_000;
 const REQUESTS: u32 = 127;
 const SIGNALED_EVERY: u64 = 16;
 /// Bytes of the buffer of a receive.
-const BUFFER: usize = 256;
+pub(super) const BUFFER: usize = 256;
 
 /// Two connected queue pairs of one device, and receives of the second.
-struct Pair {
-    qps: [Qp; 2],
+pub(super) struct Pair {
+    pub(super) qps: [Qp; 2],
     send_cq: Cq,
-    recv_cq: Cq,
+    pub(super) recv_cq: Cq,
     srq: Option<Srq>,
-    memory: Memory,
+    pub(super) memory: Memory,
     region: MemoryRegion,
 }
 
 impl Pair {
-    fn new(device: &mut ConnectX, pd: Pd, requests_max: u32, is_shared: bool) -> Self {
+    pub(super) fn new(device: &mut ConnectX, pd: Pd, requests_max: u32, is_shared: bool) -> Self {
         let [send_cq, recv_cq] = [0; 2].map(|_| device.create_cq(requests_max).unwrap());
         let srq = is_shared.then(|| device.create_srq(pd, requests_max, 1).unwrap());
         let init = QpInit {
@@ -58,7 +58,7 @@ impl Pair {
     }
 
     /// Posts a receive into each of these buffers.
-    fn receive(&self, device: &mut ConnectX, buffers: &[u64]) {
+    pub(super) fn receive(&self, device: &mut ConnectX, buffers: &[u64]) {
         let sge = |buffer: &u64| {
             let address = self.region.address + buffer * BUFFER as u64;
             [Sge { address, bytes: BUFFER as u32, lkey: self.region.lkey }]
@@ -75,7 +75,11 @@ impl Pair {
 }
 
 /// Sleeps until a queue that was empty may not be so.
-fn wait(device: &mut ConnectX, cqs: &[Cq], out: &mut [Completion]) -> Option<(Cq, usize)> {
+pub(super) fn wait(
+    device: &mut ConnectX,
+    cqs: &[Cq],
+    out: &mut [Completion],
+) -> Option<(Cq, usize)> {
     for cq in cqs {
         device.arm(*cq, Arm::Any).unwrap();
     }

@@ -1,0 +1,307 @@
+//! The rules of stores to doorbell pages and records, by which each store is judged at its instant.
+//!
+//! - The first word of a half of a register is a doorbell: the first word of a WQE of a queue pair
+//!   that has this register, as it is in the ring. The record is right behind that WQE, the half is
+//!   not that of the doorbell before, and what was written to the register before is complete.
+//! - Further words (BlueFlame) ascend, and are the WQE's in the ring, to the end of its last block.
+//! - The register of completion queues gets the arm word that is in the record.
+//! - When the record of a send queue is stored to, the ring has its WQEs up to there.
+//!
+//! A card need not notice a store that breaks one of them, and the adapter here mostly does not: it
+//! looks later. `store_trap` stops the program at each store.
+
+use crate::doorbell::Place;
+use crate::hca::{Hca, short};
+use crate::objects::{Intake, QpObject};
+use crate::wqe::{BLOCK, Control, be32};
+use pollux_hca::Link;
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// Bytes of a word of a register.
+pub(crate) const WORD: usize = 8;
+
+/// What has been stored to registers so far.
+#[derive(Debug)]
+pub(crate) struct Rules {
+    /// By context and number.
+    registers: BTreeMap<(u32, u32), Register>,
+    pub(crate) counts: Counts,
+}
+
+/// Stores judged, by their kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Counts {
+    pub(crate) doorbells: u64,
+    /// Words of WQEs behind the first.
+    pub(crate) words: u64,
+    pub(crate) arms: u64,
+    pub(crate) records: u64,
+    pub(crate) wrong: u64,
+}
+
+impl Counts {
+    const NONE: Self = Self { doorbells: 0, words: 0, arms: 0, records: 0, wrong: 0 };
+}
+
+impl fmt::Display for Counts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { doorbells, words, arms, records, wrong } = self;
+        let all = doorbells + words + arms + records;
+        write!(
+            f,
+            "{all} stores judged ({doorbells} doorbells, {words} further words of WQEs, {arms} \
+             arms, {records} records), {wrong} out of order"
+        )
+    }
+}
+
+#[derive(Debug, Default)]
+struct Register {
+    /// The half of the last doorbell.
+    half: Option<usize>,
+    /// Whether the program uses both: it need not, for doorbells of one word.
+    uses_halves: bool,
+    /// What the last doorbell has stored so far.
+    last: Option<Written>,
+}
+
+/// A WQE that is written to a register.
+#[derive(Clone, Copy, Debug)]
+struct Written {
+    qpn: u32,
+    index: u16,
+    /// Bytes of its blocks, and of those that were stored.
+    bytes: usize,
+    stored: usize,
+}
+
+impl Written {
+    /// Its first word alone is a doorbell too.
+    fn is_complete(&self) -> bool {
+        self.stored == WORD || self.stored == self.bytes
+    }
+}
+
+/// Why a store is out of order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StoreFault {
+    NoRegister { offset: usize },
+    Load { offset: usize },
+    NoQueuePair { qpn: u32, register: u32 },
+    Register { qpn: u32, found: u32, own: u32 },
+    Differs { qpn: u32, index: u16, at: usize },
+    Record { qpn: u32, behind: u16, found: u16 },
+    Half { register: u32, half: usize },
+    Order { register: u32, at: usize },
+    Cut { qpn: u32, index: u16, stored: usize, bytes: usize },
+    NoCompletionQueue { cqn: u32 },
+    Arm { cqn: u32, stored: u32, record: u32 },
+    NoWqe { qpn: u32, index: u16, record: u16 },
+}
+
+impl fmt::Display for StoreFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::NoRegister { offset } => write!(f, "no register is at {offset:#x}"),
+            Self::Load { offset } => write!(f, "a load from a doorbell page, at {offset:#x}"),
+            Self::NoQueuePair { qpn, register } => {
+                write!(f, "queue pair {qpn:#x} of a doorbell at register {register} is not there")
+            }
+            Self::Register { qpn, found, own } => {
+                write!(f, "queue pair {qpn:#x} has register {own}, and was rung at {found}")
+            }
+            Self::Differs { qpn, index, at } => {
+                write!(f, "queue pair {qpn:#x}, WQE {index}: the ring has another byte {at}")
+            }
+            Self::Record { qpn, behind, found } => write!(
+                f,
+                "queue pair {qpn:#x}: the record is {found} at a doorbell for WQEs up to {behind}"
+            ),
+            Self::Half { register, half } => {
+                write!(f, "register {register}: half {half} was rung twice in a row")
+            }
+            Self::Order { register, at } => {
+                write!(f, "register {register}: byte {at} does not follow the store before")
+            }
+            Self::Cut { qpn, index, stored, bytes } => write!(
+                f,
+                "queue pair {qpn:#x}, WQE {index}: {stored} of {bytes} bytes were written to the \
+                 register"
+            ),
+            Self::NoCompletionQueue { cqn } => {
+                write!(f, "completion queue {cqn:#x}, which was armed, is not there")
+            }
+            Self::Arm { cqn, stored, record } => write!(
+                f,
+                "completion queue {cqn:#x}: armed by {stored:#x}, and the record is {record:#x}"
+            ),
+            Self::NoWqe { qpn, index, record } => write!(
+                f,
+                "queue pair {qpn:#x}: the record is {record}, and the ring has no WQE {index}"
+            ),
+        }
+    }
+}
+
+type Judged = Result<(), StoreFault>;
+
+impl Rules {
+    pub(crate) const fn new() -> Self {
+        Self { registers: BTreeMap::new(), counts: Counts::NONE }
+    }
+
+    /// A context is closed.
+    pub(crate) fn forget(&mut self, context: u32) {
+        self.registers.retain(|(of, _), _| *of != context);
+    }
+
+    /// Judges a word that was stored to the doorbell pages of a context.
+    pub(crate) fn store<L: Link>(
+        &mut self,
+        hca: &Hca<L>,
+        context: u32,
+        offset: usize,
+        word: [u8; WORD],
+    ) -> Judged {
+        let place = Place::of(offset);
+        match place {
+            Some(Place::Send { at: 1.., .. }) => self.counts.words += 1,
+            Some(Place::Arm) => self.counts.arms += 1,
+            _ => self.counts.doorbells += 1,
+        }
+        let judged = match place {
+            None => Err(StoreFault::NoRegister { offset }),
+            Some(Place::Arm) => arm(hca, context, word),
+            Some(Place::Send { register, half, at }) => {
+                let kept = self.registers.entry((context, register)).or_default();
+                match at {
+                    0 => kept.begin(hca, (context, register), half, word),
+                    _ => kept.go_on(hca, register, (half, at), word),
+                }
+            }
+        };
+        self.counts.wrong += u64::from(judged.is_err());
+        judged
+    }
+
+    /// Judges a load.
+    pub(crate) fn load(&mut self, offset: usize) -> Judged {
+        self.counts.wrong += 1;
+        Err(StoreFault::Load { offset })
+    }
+
+    /// Judges a store to the record of a queue pair, whose count of blocks was `before`.
+    pub(crate) fn record(&mut self, qp: &QpObject, before: u16) -> Judged {
+        let record = qp.record.word(1) as u16;
+        // In RESET, it is set to 0.
+        if record == before || qp.intake == Intake::Reset {
+            return Ok(());
+        }
+        self.counts.records += 1;
+        let qpn = qp.qpn.0;
+        let mut index = before;
+        while index != record {
+            let left = record.wrapping_sub(index);
+            let control = control_of(qp, index).filter(|control| {
+                let is_next = control.index == index && control.qpn == qp.qpn;
+                is_next && (1..=left).contains(&control.blocks())
+            });
+            let Some(control) = control else {
+                self.counts.wrong += 1;
+                return Err(StoreFault::NoWqe { qpn, index, record });
+            };
+            index = index.wrapping_add(control.blocks());
+        }
+        Ok(())
+    }
+}
+
+impl Register {
+    /// A doorbell: the first word of a half.
+    fn begin<L: Link>(
+        &mut self,
+        hca: &Hca<L>,
+        (context, register): (u32, u32),
+        half: usize,
+        word: [u8; WORD],
+    ) -> Judged {
+        let (last, before) = (self.last.take(), self.half.replace(half));
+        self.uses_halves |= half != 0 || last.is_some_and(|last| last.stored > WORD);
+        let mut head = [0; 16];
+        head[..WORD].copy_from_slice(&word);
+        let control = Control::parse(&head);
+        let (qpn, index) = (control.qpn.0, control.index);
+        let number = hca.by_qpn.get(&qpn);
+        let qp = number.and_then(|number| hca.qps.get(*number));
+        let qp = qp.filter(|qp| qp.context == context);
+        let qp = qp.ok_or(StoreFault::NoQueuePair { qpn, register })?;
+        let bytes = usize::from(control.blocks()) * BLOCK;
+        self.last = Some(Written { qpn, index, bytes, stored: WORD });
+        if let Some(Written { qpn, index, stored, bytes }) = last.filter(|one| !one.is_complete()) {
+            return Err(StoreFault::Cut { qpn, index, stored, bytes });
+        }
+        if before == Some(half) && self.uses_halves {
+            return Err(StoreFault::Half { register, half });
+        }
+        if qp.register != register {
+            return Err(StoreFault::Register { qpn, found: register, own: qp.register });
+        }
+        is_in_ring(qp, index, 0, word)?;
+        let behind = index.wrapping_add(control.blocks());
+        match qp.record.word(1) as u16 {
+            found if found == behind => Ok(()),
+            found => Err(StoreFault::Record { qpn, behind, found }),
+        }
+    }
+
+    /// A further word of a WQE.
+    fn go_on<L: Link>(
+        &mut self,
+        hca: &Hca<L>,
+        register: u32,
+        (half, at): (usize, usize),
+        word: [u8; WORD],
+    ) -> Judged {
+        let is_half = self.half == Some(half);
+        let next =
+            self.last.as_mut().filter(|last| is_half && at == last.stored && at < last.bytes);
+        let last = next.ok_or(StoreFault::Order { register, at })?;
+        last.stored += WORD;
+        let (qpn, index) = (last.qpn, last.index);
+        let number = hca.by_qpn.get(&qpn);
+        let qp = number.and_then(|number| hca.qps.get(*number));
+        is_in_ring(qp.ok_or(StoreFault::NoQueuePair { qpn, register })?, index, at, word)
+    }
+}
+
+/// Whether the WQE at an index has this word at a byte.
+fn is_in_ring(qp: &QpObject, index: u16, at: usize, word: [u8; WORD]) -> Judged {
+    match read_ring(qp, index, at) == Some(word) {
+        true => Ok(()),
+        false => Err(StoreFault::Differs { qpn: qp.qpn.0, index, at }),
+    }
+}
+
+fn read_ring<const N: usize>(qp: &QpObject, index: u16, at: usize) -> Option<[u8; N]> {
+    let (ring, _) = qp.send_ring.as_ref()?;
+    let at = (qp.block_at(index) + at) % (qp.send_blocks as usize * BLOCK);
+    let mut bytes = [0; N];
+    ring.read(at, &mut bytes).then_some(bytes)
+}
+
+fn control_of(qp: &QpObject, index: u16) -> Option<Control> {
+    read_ring(qp, index, 0).map(|head| Control::parse(&head))
+}
+
+fn arm<L: Link>(hca: &Hca<L>, context: u32, word: [u8; WORD]) -> Judged {
+    let (stored, cqn) = (be32(&word, 0), be32(&word, 4));
+    let mut all = hca.cqs.iter();
+    let cq = all.find(|(number, cq)| cq.context == context && short(*number) == cqn);
+    let (_, cq) = cq.ok_or(StoreFault::NoCompletionQueue { cqn })?;
+    let record = cq.record.word(1);
+    match record == stored {
+        true => Ok(()),
+        false => Err(StoreFault::Arm { cqn, stored, record }),
+    }
+}
