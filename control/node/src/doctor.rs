@@ -1,7 +1,7 @@
 //! The needs of a node beside adapters: the kernel for shadows, and privileges. Only files are
 //! read; a missing or unreadable one is a finding, never a failure.
 
-use pollux_ibverbs::doctor::{DoctorFinding, DoctorVerdict};
+use pollux_ibverbs::doctor::{DoctorFinding, DoctorVerdict, capabilities};
 use std::fs;
 use std::path::Path;
 
@@ -32,12 +32,6 @@ fn finding(subject: &str, is_good: bool, found: String, remedy: &'static str) ->
     let verdict = if is_good { DoctorVerdict::Good } else { DoctorVerdict::Warning };
     let remedy = if is_good { "" } else { remedy };
     DoctorFinding { subject: subject.into(), verdict, found, remedy: remedy.into() }
-}
-
-/// The effective capabilities of a process with this status, by bits (proc_pid_status(5)).
-pub(crate) fn capabilities(status: &str) -> u64 {
-    let mask = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
-    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
 }
 
 fn capability(effective: u64, (bit, name, lacks): (u32, &str, &str)) -> DoctorFinding {

@@ -58,6 +58,9 @@ const LISTED_MAX: usize = 8;
 /// The minimum limit of locked memory for the queues of a worker.
 const MEMLOCK_BYTES_MIN: u64 = 64 << 20;
 
+/// The bit of the capability that lifts that limit (`linux/capability.h`).
+const CAP_IPC_LOCK: u32 = 14;
+
 /// Runs all checks of files, devices first.
 pub fn examine(roots: &Roots) -> Vec<DoctorFinding> {
     let mut findings = Vec::new();
@@ -237,9 +240,21 @@ fn memlock(roots: &Roots) -> DoctorFinding {
     let soft = line.and_then(|line| line.split_whitespace().nth(3)).unwrap_or("unknown");
     let is_enough =
         soft == "unlimited" || soft.parse::<u64>().is_ok_and(|bytes| bytes >= MEMLOCK_BYTES_MIN);
-    let verdict = if is_enough { DoctorVerdict::Good } else { DoctorVerdict::Bad };
+    let status = fs::read_to_string(roots.proc.join("self/status")).unwrap_or_default();
+    let is_exempt = !is_enough && capabilities(&status) >> CAP_IPC_LOCK & 1 != 0;
+    let verdict = if is_enough || is_exempt { DoctorVerdict::Good } else { DoctorVerdict::Bad };
     let remedy = "ulimit -l unlimited, or LimitMEMLOCK=infinity in the unit";
-    finding("memlock", verdict, format!("{soft} bytes may be locked"), remedy)
+    let mut found = format!("{soft} bytes may be locked");
+    if is_exempt {
+        found += ", and with CAP_IPC_LOCK as many as there are";
+    }
+    finding("memlock", verdict, found, remedy)
+}
+
+/// The effective capabilities of a process with this status, by bits (proc_pid_status(5)).
+pub fn capabilities(status: &str) -> u64 {
+    let mask = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
 }
 
 fn huge_pages(roots: &Roots) -> DoctorFinding {
@@ -345,6 +360,17 @@ mod tests {
                 "ok   CPU isolation: 2-3",
             ]
         );
+    }
+
+    #[test]
+    fn a_process_that_may_lock_memory_needs_no_limit() {
+        let limits = ("proc/self/limits", "Max locked memory         8388608  8388608  bytes\n");
+        for (mask, begin) in [("0000000000004000", "ok   "), ("0000000000003fff", "BAD  ")] {
+            let status = format!("CapEff:\t{mask}\n");
+            let found = Tree::new(mask, &[limits, ("proc/self/status", &status)]).examine();
+            let line = found.iter().find(|line| line.contains("memlock")).unwrap();
+            assert!(line.starts_with(begin), "{line}");
+        }
     }
 
     #[test]
