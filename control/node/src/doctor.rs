@@ -1,6 +1,7 @@
 //! The needs of a node beside adapters: the kernel for shadows, and privileges. Only files are
 //! read; a missing or unreadable one is a finding, never a failure.
 
+use pollux_ibverbs::HcaOpenError;
 use pollux_ibverbs::doctor::{DoctorFinding, DoctorVerdict, capabilities};
 use std::fs;
 use std::path::Path;
@@ -15,6 +16,7 @@ const CAPABILITIES: [(u32, &str, &str); 3] = [
 /// Examines this machine: adapters first.
 pub fn diagnose() -> Vec<DoctorFinding> {
     let mut findings = pollux_ibverbs::diagnose();
+    findings.extend(pollux_ibverbs::adapters().iter().map(|name| work_queues(name)));
     findings.extend(examine(Path::new("/")));
     findings
 }
@@ -26,6 +28,19 @@ fn examine(root: &Path) -> Vec<DoctorFinding> {
     findings.push(tun(root));
     findings.push(forwarding(root));
     findings
+}
+
+/// By what an adapter would be used.
+fn work_queues(adapter: &str) -> DoctorFinding {
+    let found = match pollux_mlx5::open(adapter) {
+        Ok(_) => "by work queues of our own".into(),
+        Err(HcaOpenError::NoDirectRings { reason, .. }) => format!("by libibverbs: {reason}"),
+        Err(error) => {
+            let remedy = "see `dmesg`; no node can use it";
+            return finding(adapter, false, error.to_string(), remedy);
+        }
+    };
+    finding(adapter, true, format!("nodes use it {found}"), "")
 }
 
 fn finding(subject: &str, is_good: bool, found: String, remedy: &'static str) -> DoctorFinding {

@@ -84,6 +84,14 @@ pub fn diagnose() -> Vec<DoctorFinding> {
     findings
 }
 
+/// The names of the adapters that libibverbs sees.
+pub fn adapters() -> Vec<String> {
+    #[cfg(feature = "hca")]
+    return hca::names().unwrap_or_default();
+    #[cfg(not(feature = "hca"))]
+    Vec::new()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
