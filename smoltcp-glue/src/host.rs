@@ -9,26 +9,25 @@
 //! interface. Packets of flows that belong to another worker are handed off to it.
 //!
 //! The driver passes the time in. It calls [`Host::step`] again if the last step did something,
-//! when a packet arrives, and at [`Host::poll_timeout`].
+//! when a packet arrives, and at [`Host::poll_timeout`]; `sleep` has what ends the sleep between.
 
+mod sleep;
+
+use crate::arrivals::Arrivals;
 use crate::hand_off::{HandOff, HandOffCounts, among};
 use crate::stack::{PacketSink, Stack, StackConfig, UdpError, UdpId};
 use pollux_control::ipoib::{self as control};
 use pollux_dataplane::flow::FlowSteering;
 use pollux_dataplane::headers::PacketHeaders;
-use pollux_dataplane::port::PacketPort;
 use pollux_node::config::{InterfaceSettings, Mode};
 use pollux_node::interface::DeviceError;
 use pollux_node::interface::{self as node, Inline};
 use pollux_node::interface::{NotSent, destination};
-use pollux_node::node::waker::Woken;
 use pollux_node::port::PortAccess;
-use pollux_verbs::WakeSource;
 use pollux_verbs::time::Time;
 use std::collections::BTreeSet;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 /// Packets sent before the device is polled again.
@@ -37,8 +36,6 @@ const BURST_MAX: usize = 64;
 const LOOPED_MAX: usize = 256;
 /// After so long without a step, received packets are handled before timers.
 const LATE: Duration = Duration::from_millis(1);
-/// How often a device that cannot end a sleep is polled.
-const POLL_EVERY: Duration = Duration::from_millis(1);
 /// How often addresses and route MTUs are read from the control plane.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
@@ -55,6 +52,10 @@ pub struct Host {
     looped: Vec<Vec<u8>>,
     /// The rings to other workers, if there are any.
     hand_off: Option<HandOff>,
+    /// Packets for a stack of the application, in place of the sockets.
+    pub(crate) arrivals: Option<Arrivals>,
+    /// Packets that were longer than the path to their destination carries.
+    pub(crate) too_big: u64,
     /// Groups that the sockets of a worker without control plane left; worker 0 leaves them.
     left_groups: Vec<IpAddr>,
     pub(crate) own: BTreeSet<IpAddr>,
@@ -89,6 +90,8 @@ impl Host {
             overflow: Vec::new(),
             looped: Vec::new(),
             hand_off: None,
+            arrivals: None,
+            too_big: 0,
             left_groups: Vec::new(),
             own: BTreeSet::new(),
             connects,
@@ -154,8 +157,11 @@ impl Host {
         if !is_late {
             self.handle_due_timers(now);
         }
-        let Self { node, stack, hand_off, .. } = self;
+        let Self { node, stack, hand_off, arrivals, .. } = self;
         let mut busy = node.breathe(now, &mut |headers, packet| {
+            if let Some(arrivals) = arrivals {
+                return arrivals.take(headers, packet);
+            }
             let is_sockets = stack.wants(headers, packet);
             if is_sockets {
                 deliver(now, stack, hand_off, headers, packet);
@@ -170,12 +176,14 @@ impl Host {
             self.look_at = now + LOOK_EVERY;
         }
         while let Some(delivery) = self.node.worker.poll_delivery() {
-            deliver_raw(now, &mut self.stack, &mut self.hand_off, &delivery.packet);
+            self.deliver_raw(now, &delivery.packet);
         }
-        for packet in self.looped.drain(..) {
-            deliver_raw(now, &mut self.stack, &mut self.hand_off, &packet);
-            busy = true;
+        let mut looped = std::mem::take(&mut self.looped);
+        busy |= !looped.is_empty();
+        for packet in looped.drain(..) {
+            self.deliver_raw(now, &packet);
         }
+        self.looped = looped;
         while let Some(packet) = self.stack.poll_port_unreachable() {
             self.node.worker.refuse(&packet);
         }
@@ -183,6 +191,17 @@ impl Host {
             self.handle_due_timers(now);
         }
         self.transmit(now) | busy
+    }
+
+    /// Delivers a packet whose headers are not parsed.
+    fn deliver_raw(&mut self, now: Time, packet: &[u8]) {
+        let Self { stack, hand_off, arrivals, .. } = self;
+        match (arrivals, PacketHeaders::parse_ip(packet)) {
+            (Some(arrivals), _) => arrivals.push(packet),
+            (None, Ok(headers)) => deliver(now, stack, hand_off, &headers, packet),
+            // The stack counts the packet.
+            (None, Err(_)) => stack.handle_packet(now, packet),
+        }
     }
 
     /// Steps the control plane, if this is its host, although [`Host::step`] does so now and then.
@@ -283,9 +302,14 @@ impl Host {
         sent > 0
     }
 
+    /// The packet that was just written.
+    fn written(&self, has_overflowed: bool) -> &[u8] {
+        if has_overflowed { &self.overflow } else { self.node.worker.drafted() }
+    }
+
     /// Sends the packet that was just written: to the loopback queue, or by the device.
     fn dispatch(&mut self, now: Time, has_overflowed: bool) {
-        let packet = if has_overflowed { &self.overflow[..] } else { self.node.worker.drafted() };
+        let packet = self.written(has_overflowed);
         let Some((_, to)) = destination(packet) else { return };
         if self.own.contains(&to) {
             self.looped.push(packet.to_vec());
@@ -297,7 +321,10 @@ impl Host {
         };
         match sent {
             Err(NotSent::Full) if has_overflowed => self.held = Some(self.overflow.clone()),
-            Err(NotSent::TooBig(mtu)) => self.stack.handle_too_big(now, to, mtu),
+            Err(NotSent::TooBig(mtu)) => {
+                self.too_big += 1;
+                self.stack.handle_too_big(now, to, mtu);
+            }
             // Neighbor resolution reports unreachable destinations itself.
             Ok(()) | Err(_) => {}
         }
@@ -328,6 +355,39 @@ impl Host {
     }
 }
 
+/// What a stack of the application asks for.
+impl Host {
+    /// The next packet, if the answer to it can be sent.
+    pub(crate) fn next_packet(&mut self, packet: &mut Vec<u8>) -> bool {
+        self.can_send() && self.arrivals.as_mut().is_some_and(|arrivals| arrivals.next(packet))
+    }
+
+    /// Sends a packet that is written in place, if it leaves.
+    pub(crate) fn send_packet<R>(
+        &mut self,
+        now: Time,
+        bytes: usize,
+        write: impl FnOnce(&mut [u8]) -> R,
+        leaves: impl FnOnce(&[u8]) -> bool,
+    ) -> R {
+        let Self { node, overflow, .. } = self;
+        let mut frame = TxFrame { node: &mut node.worker, overflow, has_overflowed: false };
+        let result = write(frame.buffer(bytes));
+        let has_overflowed = frame.has_overflowed;
+        if leaves(self.written(has_overflowed)) {
+            self.dispatch(now, has_overflowed);
+            self.node.worker.flush();
+        }
+        result
+    }
+
+    /// The MTU for packets to all destinations; with connections, that of the settings.
+    pub(crate) fn mtu(&self, settings: u32) -> u32 {
+        let datagram = self.node.worker.datagram_mtu().filter(|_| !self.connects);
+        datagram.map_or(settings, |mtu| mtu.min(settings))
+    }
+}
+
 /// Hosts of the workers of an interface whose control plane is elsewhere.
 impl Host {
     /// The control plane of an interface, and a host for each of its workers, in order.
@@ -353,43 +413,6 @@ impl Host {
         };
         let hosts = workers.into_iter().map(host).collect();
         Ok((interface, hosts))
-    }
-
-    /// Arms the device: a packet from now on ends a sleep. `false` if the device cannot do that.
-    /// The caller steps once more before it sleeps.
-    pub(crate) fn arm(&mut self) -> bool {
-        self.node.worker.arm()
-    }
-
-    /// The longest sleep after that step. Nothing may poll the device between this and the sleep: a
-    /// packet that arrives meanwhile would not end the sleep.
-    pub(crate) fn sleep_max(&mut self, now: Time) -> Duration {
-        self.sleep_end(now).1
-    }
-
-    /// The source that ends a sleep, and the longest sleep. This polls the device: once for each
-    /// sleep.
-    fn sleep_end(&mut self, now: Time) -> (Option<WakeSource<'_>>, Duration) {
-        let until_timer = self.until_timer(now);
-        let source = self.node.worker.wake_source();
-        (source, until_timer.min(source.map_or(POLL_EVERY, |source| source.longest)))
-    }
-
-    fn until_timer(&self, now: Time) -> Duration {
-        self.poll_timeout().map_or(Duration::MAX, |due| due.since(now))
-    }
-
-    /// The descriptor that ends a sleep, for another thread that sleeps instead of this one.
-    pub(crate) fn wake_descriptor(&mut self) -> Option<OwnedFd> {
-        self.node.worker.wake_source()?.fd.try_clone_to_owned().ok()
-    }
-
-    /// Sleeps until a packet, a timer or a waker ends it, at most for `longest`.
-    pub(crate) fn sleep(&mut self, now: Time, woken: &Woken, longest: Duration) {
-        let (source, until_due) = self.sleep_end(now);
-        woken.sleep_at(source.map(|source| source.fd), longest.min(until_due));
-        woken.clear();
-        self.node.worker.woken();
     }
 
     pub(crate) fn take_to_wake(&mut self) -> u32 {
@@ -423,15 +446,6 @@ fn deliver(
     let is_others = hand_off.as_mut().is_some_and(|hand_off| hand_off.steer(headers, packet));
     if !is_others {
         stack.handle(now, headers, packet);
-    }
-}
-
-/// The same for a packet whose headers are not parsed.
-fn deliver_raw(now: Time, stack: &mut Stack, hand_off: &mut Option<HandOff>, packet: &[u8]) {
-    match PacketHeaders::parse_ip(packet) {
-        Ok(headers) => deliver(now, stack, hand_off, &headers, packet),
-        // The stack counts the packet.
-        Err(_) => stack.handle_packet(now, packet),
     }
 }
 

@@ -22,6 +22,7 @@ use pollux_node::Opened;
 use pollux_node::config::InterfaceSettings;
 use pollux_node::node::waker::Woken;
 use pollux_verbs::time::Time;
+use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
@@ -104,6 +105,11 @@ impl Interface {
 
     pub(crate) fn control(&self) -> &ControlHandle {
         self.inner.control.handle()
+    }
+
+    /// The end of the waker that the control thread wakes.
+    pub(crate) fn woken(&self) -> &Woken {
+        &self.inner.woken
     }
 
     fn now(&self) -> Time {
@@ -215,6 +221,12 @@ impl Interface {
             std::thread::yield_now();
         }
         is_armed
+    }
+}
+
+impl fmt::Debug for Interface {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Interface").field("addresses", &self.addresses()).finish_non_exhaustive()
     }
 }
 

@@ -55,10 +55,12 @@
 //!    it; `clock`: the time of both; `stand_in`: serves the sockets of an absent application;
 //! 4. [`pinned`]: sockets for any thread, and several workers for one interface;
 //!    `hand_off`: packets steered between workers;
-//! 5. [`stack`]: the protocol logic, without I/O.
+//! 5. [`smoltcp`]: an interface as a device of smoltcp, whose packets wait in `arrivals`;
+//! 6. [`stack`]: the protocol logic, without I/O.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+mod arrivals;
 mod clock;
 mod control_requests;
 mod control_thread;
@@ -68,6 +70,7 @@ pub mod host;
 pub mod interface;
 pub mod node;
 pub mod pinned;
+pub mod smoltcp;
 pub mod stack;
 mod stand_in;
 pub mod tcp;

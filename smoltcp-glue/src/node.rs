@@ -3,6 +3,7 @@
 use crate::error::UpError;
 use crate::interface::Interface;
 use crate::pinned;
+use crate::smoltcp;
 use crate::stack::StackConfig;
 use pollux_node::Opened;
 use pollux_node::config::{
@@ -187,6 +188,12 @@ impl Setup {
         let Self { settings, stack, timeout, .. } = self.check()?;
         let opened = settings.open_device().map_err(UpError::Open)?;
         Interface::open(opened, &settings, &stack, timeout)
+    }
+
+    /// As [`Setup::up`], as a device for smoltcp's own stack.
+    pub fn up_smoltcp(self) -> Result<smoltcp::Device, UpError> {
+        let mtu = self.settings.mtu;
+        smoltcp::Device::new(self.up()?, mtu).map_err(UpError::Thread)
     }
 
     /// As [`Setup::up`], with worker threads, for sockets that any thread can use.

@@ -78,7 +78,12 @@ impl StepHooks for StandIn {
         if notified != 0 {
             self.waker.wake_if_asleep();
         }
-        self.served.absent_host(now).is_some_and(|mut host| host.step(now))
+        let is_busy = self.served.absent_host(now).is_some_and(|mut host| host.step(now));
+        if is_busy {
+            // It may sleep outside of calls, at a descriptor.
+            self.waker.wake_if_asleep();
+        }
+        is_busy
     }
 
     fn handle_answers(&self) {

@@ -14,7 +14,7 @@ pub struct Package<'a> {
 
 /// Allowed dependencies: upwards only, so that bytes know no protocol, and protocols no device. A
 /// crate may also use the dependencies of its dependencies, except for [`BACKENDS`].
-const DIRECTION: [(&str, &[&str]); 20] = [
+const DIRECTION: [(&str, &[&str]); 21] = [
     ("dataplane/wire", &[]),
     ("dataplane/wire/referee", &["dataplane/wire"]),
     ("dataplane/wire/referee/roce", &["dataplane/wire/referee", BACKENDS[0]]),
@@ -33,6 +33,7 @@ const DIRECTION: [(&str, &[&str]); 20] = [
     ("control", &["dataplane"]),
     ("control/node", &["control", BACKENDS[0], BACKENDS[1], BACKENDS[2]]),
     ("smoltcp-glue", &["control/node"]),
+    ("smoltcp-glue/programs", &["smoltcp-glue"]),
     // The demonstration shows what applications link.
     ("control/appliance", &["control/node", "smoltcp-glue"]),
     ("benches", &["smoltcp-glue", BACKENDS[0], BACKENDS[1], BACKENDS[2]]),

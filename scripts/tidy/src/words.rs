@@ -45,8 +45,9 @@ const PRIVATE: [(&str, &str); 31] = [
     ("vain", "failed"),
 ];
 
-/// How many names of public types are still given to more than one.
-const SHARED_NAMES: usize = 4;
+/// How many names of public types are still given to more than one: those of inline and pinned
+/// sockets, and `Device`, as smoltcp has the word too.
+const SHARED_NAMES: usize = 5;
 
 /// Names of std's prelude: a type of this name makes readers ask each time which one is meant.
 const PRELUDE: [&str; 16] = [

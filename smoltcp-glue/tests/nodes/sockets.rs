@@ -337,7 +337,7 @@ fn a_configuration_file_configures_an_interface() {
     let port = fabric.port("host1");
     let text = format!("[interface.ib7]\ndevice = {port:?}\naddress = ['10.0.0.7/24']\nmtu = 9000");
     let node = open(&text).expect("it is a configuration");
-    let error = node.interface("ib0").up().err().expect("no such interface");
+    let error = node.interface("ib0").up().expect_err("no such interface");
     assert!(error.to_string().contains("no interface \"ib0\"; it has ib7"), "{error}");
     // Limits of sockets do not raise the MTU of the file.
     let limited = node.interface("ib7").limits(StackConfig::default());
@@ -351,7 +351,7 @@ fn a_configuration_file_configures_an_interface() {
 #[test]
 fn errors_of_invalid_setups_give_advice() {
     let refusal = |setup: pollux::Setup| {
-        let error = setup.up().err().expect("it is invalid");
+        let error = setup.up().expect_err("it is invalid");
         assert_eq!(format!("{error:?}"), error.to_string(), "as `main` prints it");
         error.to_string()
     };

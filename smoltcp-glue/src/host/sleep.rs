@@ -1,0 +1,56 @@
+//! The sleep between two steps.
+
+use super::Host;
+use pollux_dataplane::port::PacketPort;
+use pollux_node::node::waker::Woken;
+use pollux_verbs::WakeSource;
+use pollux_verbs::time::Time;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+/// How often a device that cannot end a sleep is polled.
+const POLL_EVERY: Duration = Duration::from_millis(1);
+
+impl Host {
+    /// Arms the device: a packet from now on ends a sleep. `false` if the device cannot do that.
+    /// The caller steps once more before it sleeps.
+    pub(crate) fn arm(&mut self) -> bool {
+        self.node.worker.arm()
+    }
+
+    /// The longest sleep after that step. Nothing may poll the device between this and the sleep: a
+    /// packet that arrives meanwhile would not end the sleep.
+    pub(crate) fn sleep_max(&mut self, now: Time) -> Duration {
+        self.sleep_end(now).1
+    }
+
+    /// The source that ends a sleep, and the longest sleep. This polls the device: once for each
+    /// sleep.
+    fn sleep_end(&mut self, now: Time) -> (Option<WakeSource<'_>>, Duration) {
+        let until_timer = self.until_timer(now);
+        let source = self.node.worker.wake_source();
+        (source, until_timer.min(source.map_or(POLL_EVERY, |source| source.longest)))
+    }
+
+    fn until_timer(&self, now: Time) -> Duration {
+        self.poll_timeout().map_or(Duration::MAX, |due| due.since(now))
+    }
+
+    /// The descriptor that ends a sleep, for another thread that sleeps instead of this one.
+    pub(crate) fn wake_descriptor(&mut self) -> Option<OwnedFd> {
+        self.node.worker.wake_source()?.fd.try_clone_to_owned().ok()
+    }
+
+    /// Sleeps until a packet, a timer or a waker ends it, at most for `longest`.
+    pub(crate) fn sleep(&mut self, now: Time, woken: &Woken, longest: Duration) {
+        let (source, until_due) = self.sleep_end(now);
+        woken.sleep_at(source.map(|source| source.fd), longest.min(until_due));
+        woken.clear();
+        self.node.worker.woken();
+    }
+
+    /// A sleep at the device's descriptor has ended.
+    pub(crate) fn woken(&mut self) {
+        self.node.worker.woken();
+    }
+}
