@@ -342,8 +342,11 @@ impl Host {
             worker.report_progress(now, peer);
         }
         // A connected-mode path has a larger MTU than the datagram link; its route has the value.
-        if let (Some(mtu), false) = (worker.datagram_mtu(), self.connects) {
-            self.stack.set_mtu(mtu);
+        if let Some(mtu) = worker.datagram_mtu() {
+            self.stack.set_group_mtu(mtu);
+            if !self.connects {
+                self.stack.set_mtu(mtu);
+            }
         }
         for to in self.stack.path_mtus() {
             let mtu = worker.route_mtu(to);

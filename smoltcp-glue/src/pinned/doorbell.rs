@@ -12,6 +12,7 @@ use crate::stack::SocketId;
 use pollux_mem::{byte_ring, mpsc};
 use pollux_node::node::waker::{Waker, Woken, waker};
 use std::io;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 
@@ -24,6 +25,7 @@ pub(super) struct Doorbell {
     common: Arc<CommonState>,
     /// The MTU, unless a path has another one.
     mtu: AtomicU32,
+    group_mtu: AtomicU32,
 }
 
 pub(super) struct Inbox {
@@ -53,6 +55,7 @@ impl Doorbell {
             waker,
             common: common.clone(),
             mtu: AtomicU32::new(0),
+            group_mtu: AtomicU32::new(0),
         };
         Some((doorbell, Inbox { touched, commands, woken }))
     }
@@ -109,16 +112,19 @@ impl Doorbell {
         self.common.end_reason().map_or(Ok(()), |why| Err(io::Error::other(why.clone())))
     }
 
-    pub(super) fn mtu(&self) -> u32 {
-        self.mtu.load(Ordering::Relaxed)
+    /// The MTU for packets to an address, as far as it is known here.
+    pub(super) fn mtu(&self, to: IpAddr) -> u32 {
+        let mtu = if to.is_multicast() { &self.group_mtu } else { &self.mtu };
+        mtu.load(Ordering::Relaxed)
     }
 
     pub(super) const fn common(&self) -> &Arc<CommonState> {
         &self.common
     }
 
-    pub(super) fn set_mtu(&self, mtu: u32) {
+    pub(super) fn set_mtu(&self, mtu: u32, group_mtu: u32) {
         self.mtu.store(mtu, Ordering::Relaxed);
+        self.group_mtu.store(group_mtu, Ordering::Relaxed);
     }
 }
 

@@ -262,7 +262,7 @@ impl UdpSocket {
         if !is_one || to.is_ipv4() != self.local.is_ipv4() {
             return Err(UdpError::BadAddress);
         }
-        udp_packet_len(self.hold.doorbell.mtu(), to.ip(), payload).map(drop)
+        udp_packet_len(self.hold.doorbell.mtu(to.ip()), to.ip(), payload).map(drop)
     }
 
     fn try_recv(&self, buffer: &mut [u8]) -> io::Result<Option<UdpReceived>> {

@@ -214,7 +214,9 @@ impl<'a> Worker<'a> {
 
     /// Housekeeping.
     fn look(&mut self, now: Time) {
-        self.doorbell.set_mtu(self.inner.stack.path_mtu(now, IpAddr::V4(Ipv4Addr::UNSPECIFIED)));
+        let mtu_of = |address| self.inner.stack.path_mtu(now, IpAddr::V4(address));
+        let group = Ipv4Addr::new(224, 0, 0, 1);
+        self.doorbell.set_mtu(mtu_of(Ipv4Addr::UNSPECIFIED), mtu_of(group));
         for id in std::mem::take(&mut self.draining) {
             let Some(end) = self.tcp.get_mut(id) else { continue };
             if end.is_lost(now, self.user_timeout) {

@@ -145,6 +145,11 @@ impl Stack {
         self.mtus.set_link(mtu);
     }
 
+    /// Sets the MTU of packets to groups: they go by datagrams, whatever their sender has.
+    pub fn set_group_mtu(&mut self, mtu: u32) {
+        self.mtus.set_groups(mtu);
+    }
+
     /// Sets the path MTU of a destination; `None` for the MTU of the link.
     pub fn set_path_mtu(&mut self, now: Time, to: IpAddr, mtu: Option<u32>) {
         self.mtus.set_or_clear(now, to, mtu);

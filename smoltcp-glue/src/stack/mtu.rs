@@ -19,21 +19,29 @@ const DESTINATIONS_MAX: usize = 4096;
 #[derive(Debug)]
 pub(super) struct Mtus {
     link: u32,
+    /// Of packets to groups.
+    groups: u32,
     known: BTreeMap<IpAddr, (u32, Time)>,
 }
 
 impl Mtus {
     pub(super) fn new(link: u32) -> Self {
-        Self { link: link.clamp(MTU_MIN, MTU_MAX), known: BTreeMap::new() }
+        let link = link.clamp(MTU_MIN, MTU_MAX);
+        Self { link, groups: link, known: BTreeMap::new() }
     }
 
     pub(super) fn set_link(&mut self, mtu: u32) {
         self.link = mtu.clamp(MTU_MIN, MTU_MAX);
     }
 
+    pub(super) fn set_groups(&mut self, mtu: u32) {
+        self.groups = mtu.clamp(MTU_MIN, MTU_MAX);
+    }
+
     pub(super) fn of(&self, now: Time, to: IpAddr) -> u32 {
         match self.known.get(&to) {
             Some((mtu, until)) if now < *until => *mtu,
+            _ if to.is_multicast() => self.groups.min(self.link),
             _ => self.link,
         }
     }

@@ -248,6 +248,21 @@ fn groups_batches_and_loopback_work() {
     two(Mode::Ud, sender, member);
 }
 
+/// Connections carry more than a group does, which has none.
+#[test]
+fn a_datagram_that_a_group_does_not_carry_is_refused() {
+    let group = SocketAddr::from(([239, 1, 2, 3], 5000));
+    let sender = |interface: &Interface| {
+        let socket = interface.udp_bind(at(1, 6000)).expect("the port is free");
+        let longest = [7; 2016];
+        socket.send_to(&longest, group).expect("there is space");
+        let error = socket.send_to(&[&longest[..], &[7]].concat(), group).expect_err("too long");
+        let found = (error.kind(), error.to_string().contains("send at most 2016 bytes"));
+        assert_eq!(found, (ErrorKind::InvalidInput, true), "{error}");
+    };
+    two(Mode::Rc, sender, |_| {});
+}
+
 #[test]
 fn datagrams_sent_before_an_interface_is_dropped_arrive() {
     for mode in MODES {

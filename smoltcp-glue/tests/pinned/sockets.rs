@@ -272,6 +272,16 @@ fn groups_batches_and_loopback_work() {
 }
 
 #[test]
+fn a_datagram_that_a_group_does_not_carry_is_refused() {
+    let (two, group) = (two(Mode::Rc), SocketAddr::from(([239, 1, 2, 3], 5000)));
+    let socket = two.first.udp_bind(at(1, 6000)).expect("the port is free");
+    socket.send_to(&[7; 2016], group).expect("there is space");
+    let error = socket.send_to(&[7; 2017], group).expect_err("it is too long");
+    let found = (error.kind(), error.to_string().contains("send at most 2016 bytes"));
+    assert_eq!(found, (ErrorKind::InvalidInput, true), "{error}");
+}
+
+#[test]
 fn many_threads_share_an_interface_a_socket_and_a_listener() {
     const THREADS: usize = 6;
     const ROUNDS: u32 = 100;
