@@ -53,7 +53,8 @@
 //! 2. [`udp`], [`tcp`]: sockets with the API of `std::net`; [`error`]: error types;
 //! 3. `control_thread`: the thread of the protocols; `control_requests`: the requests of sockets to
 //!    it; `clock`: the time of both; `stand_in`: serves the sockets of an absent application;
-//! 4. [`pinned`]: sockets for any thread, and several workers for one interface;
+//! 4. [`pinned`]: sockets for any thread, and several workers for one interface; `promise`: a value
+//!    of a thread for a task;
 //!    `hand_off`: packets steered between workers;
 //! 5. [`smoltcp`]: an interface as a device of smoltcp, whose packets wait in `arrivals`;
 //! 6. [`stack`]: the protocol logic, without I/O.
@@ -70,6 +71,7 @@ pub mod host;
 pub mod interface;
 pub mod node;
 pub mod pinned;
+mod promise;
 pub mod smoltcp;
 pub mod stack;
 mod stand_in;

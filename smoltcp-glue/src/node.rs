@@ -3,6 +3,7 @@
 use crate::error::UpError;
 use crate::interface::Interface;
 use crate::pinned;
+use crate::promise::Promise;
 use crate::smoltcp;
 use crate::stack::StackConfig;
 use pollux_node::Opened;
@@ -12,8 +13,10 @@ use pollux_node::config::{
 };
 use pollux_wire::ip::ipv6::IPV6_MTU_MIN;
 use pollux_wire::keys::PKey;
+use std::future::poll_fn;
 use std::net::IpAddr;
 use std::path::Path;
+use std::thread::Builder;
 use std::time::Duration;
 
 /// A device that the application opens, or the devices of a configuration file.
@@ -201,6 +204,17 @@ impl Setup {
         let setup = self.check()?;
         let opened = setup.settings.open_device().map_err(UpError::Open)?;
         setup.up_pinned_at(opened, config)
+    }
+
+    /// As [`Setup::up_pinned`], for a task: a thread waits until the interface is up.
+    pub async fn up_pinned_async(
+        self,
+        config: pinned::Config,
+    ) -> Result<pinned::Interface, UpError> {
+        let (end, mut up) = Promise::new();
+        let wait = move || end.keep(self.up_pinned(config));
+        Builder::new().name("pollux-up".into()).spawn(wait).map_err(UpError::Thread)?;
+        poll_fn(|context| up.poll(context)).await
     }
 
     /// As [`Setup::up_pinned`], on a device that is open already, such as a wrapper of another.

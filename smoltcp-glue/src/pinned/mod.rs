@@ -72,10 +72,16 @@
 //! }
 //! ```
 //!
-//! 1. [`tcp`], [`listener`], [`udp`]: the application's ends; `datagram`: the records of UDP rings;
+//! With the feature `tokio`, [`TcpStream`] has tokio's `AsyncRead` and `AsyncWrite`, so that hyper
+//! and its like run over it; `futures-io` adds those of that crate.
+//!
+//! 1. [`tcp`], [`listener`], [`udp`]: the application's ends; `async_traits`: those for tasks;
+//!    `datagram`: the records of UDP rings;
 //! 2. `doorbell`, `waiters`, `request`: notifications between application and worker;
 //! 3. `worker`, `serving`: the worker and its ends; `opening`, `common_state`: start and shutdown.
 
+#[cfg(any(feature = "tokio", feature = "futures-io"))]
+mod async_traits;
 mod common_state;
 mod datagram;
 mod doorbell;

@@ -5,7 +5,7 @@
 
 use super::doorbell::SocketFlags;
 use super::request::ask;
-use super::waiters::Waiters;
+use super::waiters::{TaskSlot, Waiters};
 use super::{Hold, SharedTimeout, lock};
 use crate::interface::CallTimeout;
 use crate::stack::{SocketId, TcpError, TcpId};
@@ -31,6 +31,9 @@ pub struct TcpStream {
     read_timeout: SharedTimeout,
     write_timeout: SharedTimeout,
     lingers: AtomicBool,
+    /// The tasks that poll the traits of `async_traits`.
+    read_task: TaskSlot,
+    write_task: TaskSlot,
 }
 
 struct Outgoing {
@@ -166,6 +169,8 @@ impl TcpStream {
             read_timeout: SharedTimeout::default(),
             write_timeout: SharedTimeout::default(),
             lingers: AtomicBool::new(false),
+            read_task: TaskSlot::default(),
+            write_task: TaskSlot::default(),
         }
     }
 
@@ -295,6 +300,32 @@ impl TcpStream {
     /// As `flush`, for a task.
     pub async fn flush_async(&self) -> io::Result<()> {
         self.line.writers.wait_async(|| self.try_flush()).await
+    }
+}
+
+/// Calls of the one task that owns the connection: it is woken by its last waker.
+#[cfg(any(feature = "tokio", feature = "futures-io"))]
+impl TcpStream {
+    pub(super) fn poll_read_owned(
+        &mut self,
+        context: &Context<'_>,
+        buffer: &mut [u8],
+    ) -> Poll<io::Result<usize>> {
+        let mut task = std::mem::take(&mut self.read_task);
+        let read = self.line.readers.poll_slot(&mut task, context, || self.try_read(buffer));
+        self.read_task = task;
+        read
+    }
+
+    pub(super) fn poll_write_owned(
+        &mut self,
+        context: &Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let mut task = std::mem::take(&mut self.write_task);
+        let written = self.line.writers.poll_slot(&mut task, context, || self.try_write(bytes));
+        self.write_task = task;
+        written
     }
 }
 

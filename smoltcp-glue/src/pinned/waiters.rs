@@ -42,8 +42,13 @@ struct List {
 /// The entry of one task or thread, for as long as it waits.
 struct Waiting<'w> {
     waiters: &'w Waiters,
-    number: Option<u64>,
+    slot: TaskSlot,
 }
+
+/// The number of an entry, if there is one. Its owner is polled by one task at a time: only the
+/// last waker counts.
+#[derive(Debug, Default)]
+pub(super) struct TaskSlot(Option<u64>);
 
 impl Waiters {
     fn list(&self) -> MutexGuard<'_, List> {
@@ -52,7 +57,7 @@ impl Waiters {
 
     /// An entry for a task or thread that begins to wait.
     const fn waiting(&self) -> Waiting<'_> {
-        Waiting { waiters: self, number: None }
+        Waiting { waiters: self, slot: TaskSlot(None) }
     }
 
     pub(super) fn wake(&self) {
@@ -90,6 +95,21 @@ impl Waiters {
         self.ask_or_enter(ask, |list| {
             if !list.wakers.values().any(|one| one.will_wake(waker)) {
                 list.insert(waker);
+            }
+        })
+    }
+
+    /// As [`Waiters::poll`], with the waker of the last call alone.
+    pub(super) fn poll_slot<R>(
+        &self,
+        TaskSlot(number): &mut TaskSlot,
+        context: &Context<'_>,
+        ask: impl FnMut() -> io::Result<Option<R>>,
+    ) -> Poll<io::Result<R>> {
+        self.ask_or_enter(ask, |list| {
+            match number.and_then(|number| list.wakers.get_mut(&number)) {
+                Some(waker) => waker.clone_from(context.waker()),
+                None => *number = Some(list.insert(context.waker())),
             }
         })
     }
@@ -171,25 +191,19 @@ impl List {
 }
 
 impl Waiting<'_> {
-    /// As [`Waiters::poll`], with the waker of the last call, which is removed with the entry.
+    /// As [`Waiters::poll`]; the waker is removed with the entry.
     fn poll<R>(
         &mut self,
         context: &Context<'_>,
         ask: impl FnMut() -> io::Result<Option<R>>,
     ) -> Poll<io::Result<R>> {
-        let Self { waiters, number } = self;
-        waiters.ask_or_enter(ask, |list| {
-            match number.and_then(|number| list.wakers.get_mut(&number)) {
-                Some(waker) => waker.clone_from(context.waker()),
-                None => *number = Some(list.insert(context.waker())),
-            }
-        })
+        self.waiters.poll_slot(&mut self.slot, context, ask)
     }
 }
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        if let Some(number) = self.number {
+        if let TaskSlot(Some(number)) = self.slot {
             self.waiters.list().wakers.remove(&number);
         }
     }
@@ -242,6 +256,22 @@ mod tests {
 
     fn nothing() -> io::Result<Option<()>> {
         Ok(None)
+    }
+
+    #[test]
+    fn a_slot_keeps_the_last_waker_alone() {
+        let (waiters, mut slot) = (Waiters::default(), TaskSlot::default());
+        let (counts, wakers) = counting(100);
+        for change in 1..=3 {
+            for waker in &wakers {
+                let polled = waiters.poll_slot(&mut slot, &Context::from_waker(waker), nothing);
+                assert!(polled.is_pending());
+            }
+            waiters.wake();
+            let woken: Vec<_> = counts.iter().map(|one| one.taken()).collect();
+            let sum: usize = woken.iter().sum();
+            assert_eq!((woken[99], sum), (1, 1), "change {change}");
+        }
     }
 
     #[test]
