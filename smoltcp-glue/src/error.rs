@@ -1,11 +1,12 @@
 //! Errors, and their mapping to `std::io::ErrorKind` as `std::net` uses it.
 
-use crate::stack::{BindError, TcpError, UdpError};
+use crate::stack::{BindError, KEEPALIVE_MIN, TcpError, UdpError};
 use pollux_node::DeviceOpenError;
 use pollux_node::config::ConfigErrors;
 use pollux_node::interface::DeviceError;
 use std::fmt;
 use std::io::{self, ErrorKind};
+use std::time::Duration;
 
 /// The reason for which an interface did not come up, with advice.
 #[derive(thiserror::Error)]
@@ -98,5 +99,15 @@ impl From<BindError> for io::Error {
             BindError::Full => ErrorKind::QuotaExceeded,
         };
         Self::new(kind, error)
+    }
+}
+
+pub(crate) fn check_keepalive(idle: Option<Duration>) -> io::Result<()> {
+    match idle.filter(|idle| *idle < KEEPALIVE_MIN) {
+        None => Ok(()),
+        Some(idle) => {
+            let why = format!("a keep-alive time of {idle:?} is too short; at least 1 s");
+            Err(io::Error::new(ErrorKind::InvalidInput, why))
+        }
     }
 }

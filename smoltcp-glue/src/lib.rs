@@ -83,6 +83,8 @@ pub use error::UpError;
 pub use hand_off::HandOffCounts;
 pub use interface::Interface;
 pub use node::{Node, Setup};
+pub use pollux_node::Opened;
 pub use pollux_node::config::Mode;
+pub use pollux_wire::keys::PKey;
 pub use tcp::{TcpListener, TcpStream};
 pub use udp::{UdpSlot, UdpSocket};

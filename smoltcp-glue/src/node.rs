@@ -1,6 +1,6 @@
 //! Opens a device, by name or by configuration file, and an interface on it.
 
-use crate::error::UpError;
+use crate::error::{UpError, check_keepalive};
 use crate::interface::Interface;
 use crate::pinned;
 use crate::promise::Promise;
@@ -228,6 +228,12 @@ impl Setup {
     }
 
     fn check(mut self) -> Result<Self, UpError> {
-        self.wrong.take().map_or(Ok(self), |wrong| Err(wrong.into()))
+        if let Some(wrong) = self.wrong.take() {
+            return Err(wrong.into());
+        }
+        match check_keepalive(self.stack.tcp.keepalive) {
+            Ok(()) => Ok(self),
+            Err(why) => Err(UpError::Interface(why.to_string())),
+        }
     }
 }

@@ -1,5 +1,6 @@
 //! TCP listeners and connections with the API of `std::net`, served by the caller's thread.
 
+use crate::error::check_keepalive;
 use crate::interface::{CallTimeout, Interface, resolve};
 use crate::stack::{ListenerId, TcpError, TcpId};
 use std::cell::Cell;
@@ -22,6 +23,7 @@ pub struct TcpStream {
     read_timeout: Cell<CallTimeout>,
     write_timeout: Cell<CallTimeout>,
     lingers: Cell<bool>,
+    is_read_shut: Cell<bool>,
 }
 
 impl Interface {
@@ -113,6 +115,7 @@ impl TcpStream {
             read_timeout: Cell::new(CallTimeout::Never),
             write_timeout: Cell::new(CallTimeout::Never),
             lingers: Cell::new(true),
+            is_read_shut: Cell::new(false),
         }
     }
 
@@ -140,7 +143,8 @@ impl TcpStream {
     /// Whether `read` would return at once. This call serves no sockets: call [`Interface::step`]
     /// before checking many of them.
     pub fn is_readable(&self) -> bool {
-        self.interface.with(|inner, _| inner.stack.tcp_is_readable(self.id))
+        let is_shut = self.is_read_shut.get();
+        is_shut || self.interface.with(|inner, _| inner.stack.tcp_is_readable(self.id))
     }
 
     /// Sets the read timeout; `None` waits indefinitely.
@@ -167,9 +171,10 @@ impl TcpStream {
     }
 
     /// Sets the keep-alive time: a peer that was silent for this long is probed, and the connection
-    /// times out if no probe is answered for as long again. `None` turns keep-alive off. The
-    /// minimum is ten seconds; [`crate::stack::TcpConfig`] has the default.
+    /// times out if no probe is answered for as long again. `None` turns keep-alive off. Less than
+    /// a second is an error; [`crate::stack::TcpConfig`] has the default.
     pub fn set_keepalive(&self, idle: Option<Duration>) -> io::Result<()> {
+        check_keepalive(idle)?;
         Ok(self.interface.with(|inner, _| inner.stack.tcp_set_keepalive(self.id, idle))?)
     }
 
@@ -178,9 +183,12 @@ impl TcpStream {
         Ok(self.interface.with(|inner, _| inner.stack.tcp_keepalive(self.id))?)
     }
 
-    /// Shuts down the sending half: the peer reads the written data, then end of file.
-    /// `Shutdown::Read` does nothing.
+    /// Shuts down a half, or both. Of the sending half, the peer reads the written data, then the
+    /// end; of the receiving half, `read` returns what has arrived, then the end.
     pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
+        if how != Shutdown::Write {
+            self.is_read_shut.set(true);
+        }
         if how == Shutdown::Read {
             return Ok(());
         }
@@ -196,8 +204,10 @@ impl TcpStream {
 
 impl Read for &TcpStream {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.interface
-            .wait(self.read_timeout.get(), |inner, _| Ok(inner.stack.tcp_recv(self.id, buffer)?))
+        self.interface.wait(self.read_timeout.get(), |inner, _| {
+            let received = inner.stack.tcp_recv(self.id, buffer)?;
+            Ok(received.or(self.is_read_shut.get().then_some(0)))
+        })
     }
 }
 

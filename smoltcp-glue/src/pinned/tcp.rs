@@ -7,6 +7,7 @@ use super::doorbell::SocketFlags;
 use super::request::ask;
 use super::waiters::{TaskSlot, Waiters};
 use super::{Hold, SharedTimeout, lock};
+use crate::error::check_keepalive;
 use crate::interface::CallTimeout;
 use crate::stack::{SocketId, TcpError, TcpId};
 use pollux_mem::byte_ring;
@@ -55,6 +56,8 @@ pub(super) struct TcpLine {
     pub(super) acknowledged: AtomicU64,
     /// Written by the application.
     requested_state: AtomicU8,
+    /// Written by the application: the receiving half is shut down.
+    is_read_shut: AtomicBool,
 }
 
 /// The state that the application requests of a connection.
@@ -122,6 +125,7 @@ impl TcpLine {
             stream_end: AtomicU8::new(0),
             acknowledged: AtomicU64::new(0),
             requested_state: AtomicU8::new(0),
+            is_read_shut: AtomicBool::new(false),
         };
         line.set_state(state);
         line
@@ -193,7 +197,8 @@ impl TcpStream {
     pub fn is_readable(&self) -> bool {
         let has_ended =
             self.line.stream_end() != StreamEnd::None || self.hold.doorbell.check().is_err();
-        has_ended || !lock(&self.reader).is_empty()
+        let is_shut = self.line.is_read_shut.load(Ordering::Relaxed);
+        has_ended || is_shut || !lock(&self.reader).is_empty()
     }
 
     /// Sets the read timeout; `None` waits indefinitely.
@@ -219,9 +224,10 @@ impl TcpStream {
     }
 
     /// Sets the keep-alive time: a peer that was silent for this long is probed, and the connection
-    /// times out if no probe is answered for as long again. `None` turns keep-alive off. The
-    /// minimum is ten seconds; [`crate::stack::TcpConfig`] has the default.
+    /// times out if no probe is answered for as long again. `None` turns keep-alive off. Less than
+    /// a second is an error; [`crate::stack::TcpConfig`] has the default.
     pub fn set_keepalive(&self, idle: Option<Duration>) -> io::Result<()> {
+        check_keepalive(idle)?;
         let id = self.line.id;
         ask(&self.hold.doorbell, move |worker, _| {
             Ok(worker.inner.stack.tcp_set_keepalive(id, idle)?)
@@ -234,9 +240,14 @@ impl TcpStream {
         ask(&self.hold.doorbell, move |worker, _| Ok(worker.inner.stack.tcp_keepalive(id)?))
     }
 
-    /// Closes the sending half; the peer reads all written data, and then the end. The receiving
-    /// half ends when the connection is dropped.
+    /// Shuts down a half, or both. Of the sending half, the peer reads the written data, then the
+    /// end; of the receiving half, `read` returns what has arrived, then the end, also in a thread
+    /// that waits in it.
     pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
+        if how != Shutdown::Write {
+            self.line.is_read_shut.store(true, Ordering::Release);
+            self.line.readers.wake();
+        }
         if how == Shutdown::Read {
             return Ok(());
         }
@@ -352,6 +363,7 @@ impl TcpStream {
             return Ok(Some(taken));
         }
         match stream_end {
+            StreamEnd::None if self.line.is_read_shut.load(Ordering::Acquire) => Ok(Some(0)),
             StreamEnd::None => is_served.map(|()| None),
             StreamEnd::Eof => Ok(Some(0)),
             StreamEnd::Error(why) => Err(why.into()),

@@ -3,6 +3,9 @@
 use super::mtu::MTU_MAX;
 use std::time::Duration;
 
+/// The shortest keep-alive time. Probes are challenge ACKs, of which there are five a second.
+pub const KEEPALIVE_MIN: Duration = Duration::from_secs(1);
+
 /// A stack's configuration.
 #[derive(Clone, Debug)]
 pub struct StackConfig {
@@ -41,7 +44,8 @@ pub struct TcpConfig {
     /// served does not count.
     pub user_timeout: Duration,
     /// Keep-alive time of idle connections (RFC 9293 3.8.4): a silent peer is probed after it, and
-    /// the connection times out if no probe is answered for as long again.
+    /// the connection times out if no probe is answered for as long again. At least
+    /// [`KEEPALIVE_MIN`].
     pub keepalive: Option<Duration>,
     /// Maximum time to flush written data when the interface is dropped, as long as peers
     /// acknowledge some of it every two seconds.

@@ -26,7 +26,7 @@ pub(crate) mod slab;
 mod tcp;
 mod udp;
 
-pub use config::{StackConfig, StackCounts, TcpConfig};
+pub use config::{KEEPALIVE_MIN, StackConfig, StackCounts, TcpConfig};
 pub use outbox::PacketSink;
 pub use shard::FlowShard;
 pub use tcp::{ListenerId, TcpError, TcpId};

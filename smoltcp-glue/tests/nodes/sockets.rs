@@ -1,6 +1,6 @@
 //! Sockets of two applications that exchange data.
 
-use pollux::stack::StackConfig;
+use pollux::stack::{KEEPALIVE_MIN, StackConfig, TcpConfig};
 use pollux::{Interface, Mode, Node, TcpStream, UdpSlot, UpError};
 use pollux_node::fabric::Embedded;
 use std::io::{ErrorKind, Read, Write};
@@ -248,6 +248,40 @@ fn groups_batches_and_loopback_work() {
     two(Mode::Ud, sender, member);
 }
 
+#[test]
+fn a_shut_receiving_half_ends_after_what_has_arrived() {
+    let client = |interface: &Interface| {
+        let mut stream = connect(interface, at(2, 80));
+        stream.set_read_timeout(Some(TIMEOUT));
+        let mut first = [0; 1];
+        stream.read_exact(&mut first).expect("it arrives");
+        stream.shutdown(Shutdown::Read).expect("it is open");
+        let mut rest = Vec::new();
+        stream.read_to_end(&mut rest).expect("the end");
+        assert_eq!((&first[..], &rest[..]), (&b"a"[..], &b"bc"[..]));
+        stream.write_all(b"x").expect("the other half is open");
+        stream.flush().expect("it is acknowledged");
+    };
+    let server = |interface: &Interface| {
+        let listener = interface.tcp_listen(at(2, 80), 4).expect("the port is free");
+        listener.set_timeout(Some(TIMEOUT));
+        let (mut stream, _) = listener.accept().expect("a connection");
+        stream.set_read_timeout(Some(TIMEOUT));
+        stream.write_all(b"abc").expect("it is open");
+        stream.read_exact(&mut [0; 1]).expect("it arrives");
+    };
+    two(Mode::Rc, client, server);
+}
+
+#[test]
+fn limits_below_their_least_are_refused() {
+    let short = TcpConfig { keepalive: Some(Duration::from_millis(999)), ..TcpConfig::default() };
+    let limits = StackConfig { tcp: short, ..StackConfig::default() };
+    let ib0 = Node::open("soft:").expect("a device").interface("ib0").address("10.0.0.1/24");
+    let error = ib0.limits(limits).up().expect_err("it is too short");
+    assert!(error.to_string().contains("at least 1 s"), "{error}");
+}
+
 /// Connections carry more than a group does, which has none.
 #[test]
 fn a_datagram_that_a_group_does_not_carry_is_refused() {
@@ -386,10 +420,12 @@ fn keepalive_is_set_and_read_back() {
         let stream = connect(interface, at(2, 80));
         let get = || stream.keepalive().expect("it is open");
         assert_eq!(get(), StackConfig::default().tcp.keepalive);
-        for (set, is) in [(None, None), (Some(60), Some(60)), (Some(1), Some(10))] {
-            stream.set_keepalive(set.map(Duration::from_secs)).expect("it is open");
-            assert_eq!(get(), is.map(Duration::from_secs));
+        for set in [None, Some(Duration::from_secs(60)), Some(KEEPALIVE_MIN)] {
+            stream.set_keepalive(set).expect("it is open");
+            assert_eq!(get(), set);
         }
+        let short = stream.set_keepalive(Some(KEEPALIVE_MIN - Duration::from_nanos(1)));
+        assert_eq!(short.map_err(|error| error.kind()), Err(ErrorKind::InvalidInput));
     };
     let server = |interface: &Interface| {
         let listener = interface.tcp_listen(at(2, 80), 1).expect("the port is free");

@@ -2,7 +2,7 @@
 
 use crate::{TIMEOUT, Two, at, byte, two, two_with};
 use pollux::pinned::{Config, Idle, Interface, TcpStream};
-use pollux::stack::StackConfig;
+use pollux::stack::{KEEPALIVE_MIN, StackConfig};
 use pollux::{Mode, Node, UdpSlot, UpError};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr};
@@ -272,6 +272,33 @@ fn groups_batches_and_loopback_work() {
 }
 
 #[test]
+fn a_shutdown_ends_a_read_of_another_thread() {
+    let two = two(Mode::Rc);
+    let server = two.second.tcp_listen(at(2, 80), 4).expect("the port is free");
+    for how in [Shutdown::Read, Shutdown::Both] {
+        let stream = two.first.tcp_connect(at(2, 80)).expect("there is a listener");
+        let (mut peer, _) = server.accept().expect("a connection");
+        peer.write_all(b"abc").expect("it is open");
+        scope(|scope| {
+            let reading = scope.spawn(|| {
+                let mut received = Vec::new();
+                (&stream).read_to_end(&mut received).map(|_| received)
+            });
+            // All of it has been read, so the thread waits, or will.
+            peer.flush().expect("it is acknowledged");
+            while stream.is_readable() {
+                std::thread::yield_now();
+            }
+            stream.shutdown(how).expect("it is open");
+            assert_eq!(reading.join().expect("no panic").expect("the end"), b"abc", "{how:?}");
+        });
+        // What is sent goes on after the receiving half.
+        let is_sent = (&stream).write_all(b"def").is_ok();
+        assert_eq!(is_sent, how == Shutdown::Read);
+    }
+}
+
+#[test]
 fn a_datagram_that_a_group_does_not_carry_is_refused() {
     let (two, group) = (two(Mode::Rc), SocketAddr::from(([239, 1, 2, 3], 5000)));
     let socket = two.first.udp_bind(at(1, 6000)).expect("the port is free");
@@ -429,8 +456,10 @@ fn keepalive_is_set_and_read_back() {
     let _accepted = listener.accept().expect("it listens");
     let get = || stream.keepalive().expect("it is open");
     assert_eq!(get(), StackConfig::default().tcp.keepalive);
-    for (set, is) in [(None, None), (Some(60), Some(60)), (Some(1), Some(10))] {
-        stream.set_keepalive(set.map(Duration::from_secs)).expect("it is open");
-        assert_eq!(get(), is.map(Duration::from_secs));
+    for set in [None, Some(Duration::from_secs(60)), Some(KEEPALIVE_MIN)] {
+        stream.set_keepalive(set).expect("it is open");
+        assert_eq!(get(), set);
     }
+    let short = stream.set_keepalive(Some(KEEPALIVE_MIN - Duration::from_nanos(1)));
+    assert_eq!(short.map_err(|error| error.kind()), Err(ErrorKind::InvalidInput));
 }

@@ -170,7 +170,7 @@ impl Stack {
     /// Sets the keep-alive time, ten seconds at the least; `None` turns keep-alive off. The
     /// connection times out if no probe is answered for as long again.
     pub fn tcp_set_keepalive(&mut self, id: TcpId, idle: Option<Duration>) -> Result<(), TcpError> {
-        self.tcp.connections.get_mut(id).ok_or(TcpError::Closed)?.set_keepalive(idle);
+        self.tcp.connections.get_mut(id).ok_or(TcpError::Closed)?.keepalive = idle;
         self.tcp.mark_timer_stale(id);
         Ok(())
     }

@@ -58,9 +58,6 @@ pub enum TcpError {
 /// Unanswered keep-alive probes. The interval between them is this fraction of the keep-alive time.
 const KEEPALIVE_PROBES: u32 = 10;
 
-/// Probes are challenge ACKs, which have a rate limit.
-const KEEPALIVE_MIN: Duration = Duration::from_secs(10);
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Probe {
     Written,
@@ -144,7 +141,7 @@ impl Connection {
             unsent: 0,
             unanswered_since: None,
             user_timeout: config.user_timeout,
-            keepalive: config.keepalive.map(|idle| idle.max(KEEPALIVE_MIN)),
+            keepalive: config.keepalive,
             last_received_at: Time::START,
             probes: 0,
             progress_due: Time::START,
@@ -246,10 +243,6 @@ impl Connection {
         };
         let unanswered = self.unanswered_since.map(|since| since + self.user_timeout);
         [self.give_up.filter(|_| waits), unanswered].into_iter().flatten().min()
-    }
-
-    pub(super) fn set_keepalive(&mut self, idle: Option<Duration>) {
-        self.keepalive = idle.map(|idle| idle.max(KEEPALIVE_MIN));
     }
 
     #[inline]
