@@ -24,7 +24,8 @@
 //!     MTU negotiation, alternate paths;
 //! 12. [`plain`]: an interface at a link that is not InfiniBand; [`ethernet`]: its neighbors, if it
 //!     is one of Ethernet;
-//! 13. [`router`]: the kernel's routes and the groups of its programs.
+//! 13. [`router`]: the kernel's routes and the groups of its programs;
+//! 14. [`rdma_cm`]: the connection manager of other people's programs, by IP address and port.
 //!
 //! `effects`, [`beyond`], [`link`], [`frame`], `fragment`, `output` and [`bounded`] are shared:
 //! requests of interfaces to their node, its routes, link addresses, outgoing packets, fragments,
@@ -52,6 +53,7 @@ pub mod neighbor;
 mod no_listener;
 mod output;
 pub mod plain;
+pub mod rdma_cm;
 pub mod router;
 pub mod sa;
 pub mod thread_check;

@@ -158,6 +158,12 @@ impl IpoibInterface {
         Some((peer.link, peer.adjacency()))
     }
 
+    /// The port of a neighbor, and the path there, as far as both are known.
+    pub fn port_of(&self, neighbor: IpAddr) -> Option<(Gid, Option<PathRecord>)> {
+        let gid = self.neighbors.address(neighbor)?.gid;
+        Some((gid, self.paths.get(gid).and_then(|path| path.record.as_deref().copied())))
+    }
+
     pub fn group_rows(&self) -> impl Iterator<Item = GroupRow> {
         self.groups.values().map(|group| {
             let (state, why) = match &group.state {

@@ -13,6 +13,7 @@ use pollux_verbs::GlobalRoute;
 use pollux_wire::address::{Gid, Lid, Qpn};
 use pollux_wire::keys::PKey;
 use pollux_wire::mad::MAD_LEN;
+use pollux_wire::mad::sa::PathRecord;
 
 pub type Mad = [u8; MAD_LEN];
 
@@ -50,6 +51,21 @@ impl MadAddress {
     /// The general services queue pair of a port in our subnet.
     pub const fn gsi(lid: Lid, sl: u8, p_key: PKey) -> Self {
         Self { lid, path_bits: 0, sl, qpn: Qpn::GSI, p_key, global: None }
+    }
+
+    /// The general services queue pair at the end of a path, with this LMC at our port.
+    pub fn gsi_along(path: &PathRecord, lmc: u8) -> Self {
+        Self {
+            path_bits: path.slid.path_bits(lmc),
+            global: (path.hop_limit > 0).then_some(GlobalAddress {
+                remote_gid: path.dgid,
+                local_gid: path.sgid,
+                flow_label: path.flow_label,
+                hop_limit: path.hop_limit,
+                traffic_class: path.traffic_class,
+            }),
+            ..Self::gsi(path.dlid, path.sl, path.p_key)
+        }
     }
 
     /// Whether the other end is in another subnet, by its GRH. Link-local GIDs do not cross routers

@@ -90,6 +90,7 @@ layouts! {
     mad::sa::SmInfoRecord,
     mad::cm::Dreq,
     mad::cm::Drep,
+    mad::cm::ip_service::IpServiceHeader,
     mad::cm::ipoib::AskingWorker,
     mad::cm::ipoib::IpoibPrivateData,
     mad::cm::Lap,

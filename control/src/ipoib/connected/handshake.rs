@@ -17,7 +17,7 @@ use super::worker::asking_worker;
 use super::{Address, Attempt, Connection, Connections, PeerDrop, State};
 use crate::cm::{Connect, Role, Terms, request_along};
 use crate::effects::{ConnectionKey, WorkerId};
-use crate::mad::{GlobalAddress, MadAddress};
+use crate::mad::MadAddress;
 use pollux_verbs::QpType;
 use pollux_verbs::time::Time;
 use pollux_wire::address::{Gid, Lid, Qpn};
@@ -130,7 +130,7 @@ impl Connections {
         };
         req.p_key = local.p_key.full();
         req.primary.local_ack_timeout = config.ack_timeout;
-        let to = manager_along(&path, local.port.lmc);
+        let to = MadAddress::gsi_along(&path, local.port.lmc);
         let packet_life_time = path.packet_life_time.min(config.cm_response_timeout);
         match self.cm.connect(now, key, Connect { to, req, packet_life_time }) {
             Ok(()) => connection.state = State::Asked { qpn, path },
@@ -444,22 +444,5 @@ impl Connections {
             Some(connection) => connection.state = State::Accepted { qpn },
             None => self.end(now, key, PeerDrop::Silence),
         }
-    }
-}
-
-fn manager_along(path: &PathRecord, lmc: u8) -> MadAddress {
-    MadAddress {
-        lid: path.dlid,
-        path_bits: path.slid.path_bits(lmc),
-        sl: path.sl,
-        qpn: Qpn::GSI,
-        p_key: path.p_key,
-        global: (path.hop_limit > 0).then_some(GlobalAddress {
-            remote_gid: path.dgid,
-            local_gid: path.sgid,
-            flow_label: path.flow_label,
-            hop_limit: path.hop_limit,
-            traffic_class: path.traffic_class,
-        }),
     }
 }

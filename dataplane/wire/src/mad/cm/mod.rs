@@ -2,7 +2,8 @@
 //!
 //! [`Req`], [`Rep`] and [`Rtu`] make a connection, [`Rej`] refuses it, [`Mra`] extends a timeout,
 //! [`Dreq`] and [`Drep`] end it; [`Lap`] and [`Apr`] change its alternate path; [`SidrReq`] and
-//! [`SidrRep`] resolve a service to a datagram queue pair. [`ipoib`] has the private data of IP.
+//! [`SidrRep`] resolve a service to a datagram queue pair. [`ipoib`] has the private data of
+//! IP over InfiniBand, [`ip_service`] that of consumers with IP addresses.
 //!
 //! Each message is one datagram of which 232 bytes follow the common header; the bytes behind its
 //! fixed fields are the consumer's private data. [`CmMessage`] is any of them.
@@ -24,6 +25,7 @@ macro_rules! connection_message {
 }
 
 mod dreq;
+pub mod ip_service;
 pub mod ipoib;
 mod lap;
 mod mra;

@@ -1,0 +1,240 @@
+//! Services of datagrams: which queue pair has a service ID (IBA 12.11). There is no connection: a
+//! request is repeated until there is a reply, and a reply is repeated for each request.
+
+use super::abi::{ConnectionParameters, EventData, EventKind};
+use super::commands::{nothing, padded};
+use super::error::TIMED_OUT;
+use super::id::{DATAGRAM_Q_KEY, IdState};
+use super::requests::read_addresses;
+use super::{CmId, RdmaCm, RdmaCmError};
+use crate::cm::{as_requested, vector};
+use crate::mad::{Envelope, MadAddress};
+use pollux_verbs::time::Time;
+use pollux_verbs::{AddressVector, QpType};
+use pollux_wire::keys::{PKey, QKey};
+use pollux_wire::mad::cm::ip_service::{IpServiceHeader, PortSpace};
+use pollux_wire::mad::cm::{CmMessage, CommId, SidrRep, SidrReq, SidrStatus};
+use pollux_wire::mad::service_id::ServiceId;
+use pollux_wire::units::TimeCode;
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+/// How often a request is repeated, and after which time.
+const REPEATS_MAX: u8 = 15;
+const REPEAT_AFTER: Duration = Duration::from_secs(1);
+/// Messages that wait to be sent; more are lost, and repeated.
+const MESSAGES_MAX: usize = 4096;
+
+#[derive(Debug, Default)]
+pub(super) struct Datagrams {
+    outgoing: VecDeque<Envelope>,
+    /// Our requests, by their ID.
+    asking: BTreeMap<u32, Asking>,
+    /// Requests of peers, by the ID that was made for each.
+    asked: BTreeMap<u32, Asked>,
+}
+
+#[derive(Debug)]
+struct Asking {
+    number: u32,
+    message: Envelope,
+    repeats_left: u8,
+    due: Time,
+}
+
+#[derive(Debug)]
+struct Asked {
+    from: MadAddress,
+    transaction_id: u64,
+    request_id: CommId,
+    service_id: ServiceId,
+    reply: Option<SidrRep>,
+}
+
+impl Asked {
+    fn envelope(&self, rep: &SidrRep) -> Envelope {
+        let mad = CmMessage::SidrRep(*rep).emit_mad(self.transaction_id);
+        Envelope { peer: self.from, mad }
+    }
+}
+
+impl Datagrams {
+    pub(super) fn poll_transmit(&mut self) -> Option<Envelope> {
+        self.outgoing.pop_front()
+    }
+
+    pub(super) fn poll_timeout(&self) -> Option<Time> {
+        self.asking.values().map(|asking| asking.due).min()
+    }
+
+    fn send(&mut self, message: Envelope) {
+        if self.outgoing.len() < MESSAGES_MAX {
+            self.outgoing.push_back(message);
+        }
+    }
+
+    /// Forgets the requests of an ID.
+    pub(super) fn forget(&mut self, number: u32) {
+        self.asking.retain(|_, asking| asking.number != number);
+        self.asked.remove(&number);
+    }
+}
+
+impl RdmaCm {
+    /// Requests the queue pair of a service.
+    pub(super) fn ask_service(
+        &mut self,
+        now: Time,
+        number: u32,
+        (to, p_key): (MadAddress, PKey),
+        service_id: ServiceId,
+        private_data: [u8; 216],
+    ) -> Result<(), RdmaCmError> {
+        let request_id = self.rng.next_u64() as u32;
+        let req = SidrReq { request_id: CommId(request_id), p_key, service_id, private_data };
+        let mad = CmMessage::SidrReq(req).emit_mad(request_id.into());
+        let message = Envelope { peer: to, mad };
+        let due = now + REPEAT_AFTER;
+        let asking = Asking { number, message, repeats_left: REPEATS_MAX, due };
+        self.datagrams.asking.insert(request_id, asking);
+        self.datagrams.send(message);
+        self.ids.get_mut(&number).ok_or(RdmaCmError::NoId)?.state = IdState::Asking;
+        Ok(())
+    }
+
+    pub(super) fn handle_datagram_timeouts(&mut self, now: Time) {
+        let is_due = |_: &u32, asking: &mut Asking| asking.due <= now;
+        let due: Vec<_> = self.datagrams.asking.extract_if(.., is_due).collect();
+        for (request_id, asking) in due {
+            if asking.repeats_left == 0 {
+                self.end_service(asking.number, TIMED_OUT);
+                continue;
+            }
+            self.datagrams.send(asking.message);
+            let repeats_left = asking.repeats_left - 1;
+            let next = Asking { repeats_left, due: now + REPEAT_AFTER, ..asking };
+            self.datagrams.asking.insert(request_id, next);
+        }
+    }
+
+    fn end_service(&mut self, number: u32, status: i32) {
+        if let Some(id) = self.ids.get_mut(&number) {
+            id.state = IdState::RouteResolved;
+        }
+        self.emit(number, EventKind::Unreachable, status, &nothing());
+    }
+
+    /// Handles a message about a service that this host asks for or has. `false` if it is another.
+    pub(super) fn handle_datagram_mad(&mut self, envelope: &Envelope) -> bool {
+        match CmMessage::parse_mad(&envelope.mad) {
+            Ok((header, CmMessage::SidrReq(req))) => {
+                self.handle_service_request(&envelope.peer, header.transaction_id, &req)
+            }
+            Ok((_, CmMessage::SidrRep(rep))) => self.handle_service_reply(&envelope.peer, &rep),
+            _ => false,
+        }
+    }
+
+    fn handle_service_reply(&mut self, from: &MadAddress, rep: &SidrRep) -> bool {
+        let request_id = rep.request_id.0;
+        let asking = self.datagrams.asking.get(&request_id);
+        let Some(number) =
+            asking.filter(|it| it.message.peer.is_same_port(from)).map(|it| it.number)
+        else {
+            return false;
+        };
+        self.datagrams.asking.remove(&request_id);
+        if rep.status != SidrStatus::VALID {
+            self.end_service(number, rep.status.0.into());
+            return true;
+        }
+        let Some(id) = self.ids.get_mut(&number) else { return true };
+        id.state = IdState::Found;
+        let (Some(path), Some(host)) = (id.path, &self.host) else { return true };
+        let along = as_requested(&path, TimeCode(0));
+        let vector = vector(&along, true, &host.local(), path.hop_limit);
+        let (qpn, q_key) = (rep.qpn, rep.q_key);
+        let private_data = rep.private_data.to_vec();
+        let data = EventData::Datagram { vector, qpn, q_key, private_data };
+        self.emit(number, EventKind::Established, 0, &data);
+        true
+    }
+
+    fn handle_service_request(
+        &mut self,
+        from: &MadAddress,
+        transaction_id: u64,
+        req: &SidrReq,
+    ) -> bool {
+        let is_same =
+            |asked: &&Asked| asked.request_id == req.request_id && asked.from.is_same_port(from);
+        if let Some(asked) = self.datagrams.asked.values().find(is_same) {
+            if let Some(reply) = asked.reply.map(|reply| asked.envelope(&reply)) {
+                self.datagrams.send(reply);
+            }
+            return true;
+        }
+        let Some((listener, id)) = self.service_id_of(req) else { return false };
+        let data = EventData::Datagram {
+            vector: AddressVector::default(),
+            qpn: Default::default(),
+            q_key: QKey(0),
+            private_data: req.private_data[IpServiceHeader::LEN..].to_vec(),
+        };
+        if let Some(number) = self.add_request(listener, id, &data) {
+            let (request_id, service_id) = (req.request_id, req.service_id);
+            let asked = Asked { from: *from, transaction_id, request_id, service_id, reply: None };
+            self.datagrams.asked.insert(number, asked);
+        }
+        true
+    }
+
+    /// An ID for a request, and the ID that listens.
+    fn service_id_of(&self, req: &SidrReq) -> Option<(u32, CmId)> {
+        let at = PortSpace::of_service(req.service_id)?;
+        let (listener, mut id) = self.requested_id(at, read_addresses(&req.private_data)?)?;
+        id.state = IdState::Asked;
+        (id.qp_type == QpType::Ud).then_some((listener, id))
+    }
+
+    /// Tells the sender of a request the queue pair of the service.
+    pub(super) fn serve(
+        &mut self,
+        number: u32,
+        parameters: &ConnectionParameters,
+    ) -> Result<(), RdmaCmError> {
+        let q_key = match parameters.q_key {
+            QKey(0) => DATAGRAM_Q_KEY,
+            q_key => q_key,
+        };
+        let rep = SidrRep {
+            status: SidrStatus::VALID,
+            qpn: parameters.qpn,
+            q_key,
+            private_data: padded(&parameters.private_data)?,
+            ..SidrRep::default()
+        };
+        self.reply(number, rep, IdState::Served)
+    }
+
+    pub(super) fn refuse_service(
+        &mut self,
+        number: u32,
+        private_data: &[u8],
+    ) -> Result<(), RdmaCmError> {
+        let private_data = padded(private_data)?;
+        let rep = SidrRep { status: SidrStatus::REJECTED, private_data, ..SidrRep::default() };
+        self.reply(number, rep, IdState::Served)
+    }
+
+    fn reply(&mut self, number: u32, rep: SidrRep, next: IdState) -> Result<(), RdmaCmError> {
+        let asked = self.datagrams.asked.get_mut(&number).ok_or(RdmaCmError::Invalid)?;
+        let Asked { request_id, service_id, .. } = *asked;
+        let rep = SidrRep { request_id, service_id, ..rep };
+        asked.reply = Some(rep);
+        let envelope = asked.envelope(&rep);
+        self.datagrams.send(envelope);
+        self.ids.get_mut(&number).ok_or(RdmaCmError::NoId)?.state = next;
+        Ok(())
+    }
+}

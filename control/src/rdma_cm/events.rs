@@ -1,0 +1,114 @@
+//! The events of an open file, until its program takes them.
+
+use super::abi::{EventData, EventKind, emit_event};
+use super::id::IdState;
+use super::{EVENTS_MAX, FileId, ProgramId, RdmaCm, RdmaCmError};
+use std::collections::VecDeque;
+
+#[derive(Debug)]
+pub(super) struct EventFile {
+    pub(super) program: ProgramId,
+    queue: VecDeque<Event>,
+    /// Events that the program has not been told of.
+    pub(super) unannounced: u32,
+    /// Events that it was told of and can no longer take.
+    revoked: u32,
+}
+
+#[derive(Debug)]
+struct Event {
+    /// The ID that counts it as taken.
+    owner: u32,
+    /// The ID of the connection, if it is a request for one.
+    request: Option<u32>,
+    bytes: Vec<u8>,
+}
+
+impl Event {
+    fn is_of(&self, id: u32) -> bool {
+        self.owner == id || self.request == Some(id)
+    }
+}
+
+impl EventFile {
+    pub(super) const fn new(program: ProgramId) -> Self {
+        Self { program, queue: VecDeque::new(), unannounced: 0, revoked: 0 }
+    }
+
+    fn push(&mut self, event: Event) -> bool {
+        let fits = self.queue.len() < EVENTS_MAX;
+        if fits {
+            self.queue.push_back(event);
+            self.unannounced += 1;
+        }
+        fits
+    }
+
+    fn remove(&mut self, id: u32) -> Vec<Event> {
+        let all = std::mem::take(&mut self.queue).into_iter();
+        let (removed, kept): (Vec<_>, Vec<_>) = all.partition(|event| event.is_of(id));
+        self.queue = kept.into();
+        let count = removed.len() as u32;
+        let untold = count.min(self.unannounced);
+        self.unannounced -= untold;
+        self.revoked += count - untold;
+        removed
+    }
+
+    /// Drops the events of an ID; returns the IDs of requests among them.
+    pub(super) fn discard(&mut self, id: u32) -> Vec<u32> {
+        let dropped = self.remove(id).into_iter();
+        dropped.filter_map(|event| event.request.filter(|request| *request != id)).collect()
+    }
+
+    pub(super) const fn take_revoked(&mut self) -> u32 {
+        std::mem::replace(&mut self.revoked, 0)
+    }
+}
+
+impl RdmaCm {
+    /// Queues an event of an ID. A request that its program has not accepted has none.
+    pub(super) fn emit(&mut self, number: u32, kind: EventKind, status: i32, data: &EventData) {
+        let Some(id) = self.ids.get(&number).filter(|id| id.uid != 0) else { return };
+        let bytes = emit_event(id.uid, number, kind, status, data);
+        if let Some(file) = self.files.get_mut(&id.file) {
+            file.push(Event { owner: number, request: None, bytes });
+        }
+    }
+
+    /// Queues the request for a connection as an event of its listener. `false` if the program has
+    /// too many events.
+    pub(super) fn emit_request(&mut self, listener: u32, request: u32, data: &EventData) -> bool {
+        let Some(id) = self.ids.get_mut(&listener) else { return false };
+        let bytes = emit_event(id.uid, request, EventKind::ConnectRequest, 0, data);
+        let event = Event { owner: listener, request: Some(request), bytes };
+        let is_queued = self.files.get_mut(&id.file).is_some_and(|file| file.push(event));
+        if let (true, IdState::Listening { waiting, .. }) = (is_queued, &mut id.state) {
+            *waiting += 1;
+        }
+        is_queued
+    }
+
+    /// The next event of a file.
+    pub(super) fn take_event(&mut self, file: FileId) -> Result<Vec<u8>, RdmaCmError> {
+        let file = self.files.get_mut(&file).ok_or(RdmaCmError::Invalid)?;
+        let event = file.queue.pop_front().ok_or(RdmaCmError::NoEvent)?;
+        if let Some(id) = self.ids.get_mut(&event.owner) {
+            id.events_taken += 1;
+            if let (Some(_), IdState::Listening { waiting, .. }) = (event.request, &mut id.state) {
+                *waiting = waiting.saturating_sub(1);
+            }
+        }
+        Ok(event.bytes)
+    }
+
+    /// Moves the events of an ID to another file.
+    pub(super) fn move_events(&mut self, number: u32, from: FileId, to: FileId) {
+        let moved = self.files.get_mut(&from).map(|file| file.remove(number)).unwrap_or_default();
+        if let Some(file) = self.files.get_mut(&to) {
+            moved.into_iter().for_each(|event| {
+                file.push(event);
+            });
+        }
+    }
+}
