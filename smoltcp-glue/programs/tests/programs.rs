@@ -11,7 +11,7 @@ use std::time::Duration;
 /// Ends a hang.
 const LIMIT: Duration = Duration::from_secs(60);
 /// Of a client, until its server listens.
-const ATTEMPTS_MAX: usize = 1000;
+const ATTEMPTS_MAX: usize = 3000;
 /// Between two packets to a program that is not ready.
 const PAUSE: Duration = Duration::from_millis(20);
 const MODES: [(&str, Mode); 2] = [("ud", Mode::Ud), ("rc", Mode::Rc)];
