@@ -5,6 +5,7 @@ use crate::output;
 use crate::signals::signals;
 use clap::Args;
 use pollux_node::admin::rows::PortDetails;
+use pollux_node::config::Prefix;
 use pollux_node::fabric::Embedded;
 use pollux_node::programs::{MissingParts, ProgramEnvironment, find_library, port_request};
 use rustix::process::{Pid, Signal, kill_process};
@@ -36,6 +37,10 @@ pub struct ExecArguments {
     /// The name of the adapter
     #[arg(long, value_name = "NAME", default_value = "mlx5_0")]
     device: String,
+    /// An IP address of the host, by which programs connect with librdmacm, as in 10.0.0.1/24; may
+    /// be given several times
+    #[arg(long, value_name = "ADDRESS", value_parser = address)]
+    address: Vec<Prefix>,
     /// After the program has ended, list what it asked the adapter for that is not there
     #[arg(long)]
     doctor: bool,
@@ -60,7 +65,8 @@ pub fn exec(arguments: &ExecArguments) -> Result<ExitCode, Box<dyn Error>> {
     let port = format!("soft:{}@{}", std::path::absolute(path)?.display(), arguments.node);
     let (socket, request) = port_request(&port)?;
     let _: PortDetails = asking::ask(&socket, arguments.wait, &request)?;
-    let mut environment = ProgramEnvironment::new(&port, &arguments.device, &library)?;
+    let mut environment =
+        ProgramEnvironment::with_addresses(&port, &arguments.device, &library, &arguments.address)?;
     if arguments.doctor {
         environment.note_missing();
     }
@@ -82,6 +88,11 @@ pub fn exec(arguments: &ExecArguments) -> Result<ExitCode, Box<dyn Error>> {
         report(&environment.missing());
     }
     Ok(exit_code(status))
+}
+
+fn address(text: &str) -> Result<Prefix, String> {
+    let prefix = Prefix::parse(text).filter(|prefix| prefix.len > 0);
+    prefix.ok_or_else(|| "write an address with its prefix, as 10.0.0.1/24 or fd00::1/64".into())
 }
 
 /// Waits for the program, and keeps the files of its port up to date meanwhile.

@@ -8,7 +8,8 @@
 //!    interfaces at those;
 //! 5. [`admin`]: the admin socket of a node or a fabric; [`telemetry`]: metrics for Prometheus;
 //!    [`examine`]: a configuration and the machine that is to run it;
-//! 6. [`programs`]: programs of rdma-core at a port of a fabric;
+//! 6. [`programs`]: programs of rdma-core at a port of a fabric; [`rdma_cm`]: their host, if it has
+//!    IP addresses;
 //! 7. [`service`]: a service manager that starts the node, such as systemd; [`doctor`]: what this
 //!    machine lacks.
 //!
@@ -69,6 +70,7 @@ pub mod node;
 mod plain;
 pub mod port;
 pub mod programs;
+pub mod rdma_cm;
 pub mod service;
 pub mod telemetry;
 

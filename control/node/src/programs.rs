@@ -8,7 +8,9 @@
 mod port_files;
 
 use crate::admin::client::AskError;
-use crate::device::{self, DeviceOpenError};
+use crate::config::Prefix;
+use crate::device::{self, DeviceOpenError, Opened};
+use crate::rdma_cm::{RdmaCmService, RdmaCmServiceError};
 use pollux_fabric::process::AgentPort;
 use pollux_verbs::{Device, VerbsError};
 use pollux_wire::address::{Gid, Guid};
@@ -44,6 +46,8 @@ pub enum ProgramError {
     Port(#[from] VerbsError),
     #[error("{0}")]
     Fabric(#[from] AskError),
+    #[error("{0}")]
+    Host(#[from] RdmaCmServiceError),
     #[error("{0:?} is no port of a fabric; write soft:PATH@NODE[:PORT]")]
     Name(String),
     #[error("{}: {error}", folder.display())]
@@ -61,6 +65,8 @@ pub struct ProgramEnvironment {
     folder: PathBuf,
     port: PortFiles,
     variables: Vec<(&'static str, String)>,
+    /// The interface and the connection manager of the host, if it has addresses.
+    host: Option<RdmaCmService>,
     /// Keeps the cable of the port plugged in while no program has it open, as that of a card.
     _held: AgentPort,
 }
@@ -85,20 +91,32 @@ impl ProgramEnvironment {
     /// For programs that open the adapter `device`, such as `mlx5_0`, which is the port with the
     /// name `port`, such as `soft:PATH@NODE`.
     pub fn new(port: &str, device: &str, library: &Path) -> Result<Self, ProgramError> {
+        Self::with_addresses(port, device, library, &[])
+    }
+
+    /// The same at a host with these addresses of IP over InfiniBand: programs can connect by them.
+    pub fn with_addresses(
+        port: &str,
+        device: &str,
+        library: &Path,
+        addresses: &[Prefix],
+    ) -> Result<Self, ProgramError> {
         let mut hasher = DefaultHasher::new();
         port.hash(&mut hasher);
         // All programs at the port share it.
         let group = hasher.finish();
         let (mut opened, held) = device::open_in_group(port, group)?;
         let tables = PortTables::read(&mut opened)?;
-        drop(opened);
+        // An interface needs queue pair 1, which the first context of a port has.
+        let opened = (!addresses.is_empty()).then_some(opened);
         let folder = new_folder()?;
         let failed = |error| ProgramError::Folder { folder: folder.clone(), error };
         let files = folder.join("class/infiniband").join(device).join("ports/1");
         let files = PortFiles::new(&folder, files, port)?;
         // From here on, dropping this removes the folder.
+        let (folder_of_it, variables) = (folder.clone(), Vec::new());
         let mut environment =
-            Self { port: files, folder: folder.clone(), variables: Vec::new(), _held: held };
+            Self { port: files, folder: folder_of_it, variables, host: None, _held: held };
         write_tree(&folder, device, &tables).map_err(failed)?;
         let details = environment.port.read()?;
         environment.port.write(&details).map_err(failed)?;
@@ -108,6 +126,15 @@ impl ProgramEnvironment {
             ("POLLUX_PORT_GROUP", group.to_string()),
             ("LD_PRELOAD", library.display().to_string()),
         ];
+        if let Some(opened) = opened {
+            write_rdma_cm(&folder).map_err(failed)?;
+            let device = Box::new(opened);
+            let opened = Opened { device, port: 1, fabric: None, management: None };
+            let socket = folder.join("rdma_cm");
+            let host = RdmaCmService::start((port, group), opened, addresses, &socket)?;
+            environment.host = Some(host);
+            environment.variables.push(("POLLUX_RDMA_CM", socket.display().to_string()));
+        }
         Ok(environment)
     }
 
@@ -155,6 +182,7 @@ impl ProgramEnvironment {
 
 impl Drop for ProgramEnvironment {
     fn drop(&mut self) {
+        self.host = None;
         let _ = fs::remove_dir_all(&self.folder);
     }
 }
@@ -254,6 +282,14 @@ fn write_tree(root: &Path, device: &str, files: &PortTables) -> io::Result<()> {
         write(port.join(format!("pkeys/{index}")), &format!("{:#06x}", pkey.0))?;
     }
     Ok(())
+}
+
+/// Writes the files by which librdmacm finds the device of the connection manager.
+fn write_rdma_cm(root: &Path) -> io::Result<()> {
+    let folder = root.join("class/misc/rdma_cm");
+    fs::create_dir_all(&folder)?;
+    fs::write(folder.join("dev"), "10:58\n")?;
+    fs::write(folder.join("abi_version"), "4\n")
 }
 
 /// Four hexadecimal digits at a time.

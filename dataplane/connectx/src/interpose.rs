@@ -6,7 +6,7 @@
 use crate::fork::watch_forks;
 use crate::user_memory::{copy_in, copy_out};
 use crate::verbs_table::{self, Context};
-use crate::{missing, process, store_steps, store_trap, sysfs, umad};
+use crate::{missing, process, rdma_cm, store_steps, store_trap, sysfs, umad};
 use libc::{FILE, c_char, c_int, c_ulong, c_void, mode_t, off_t, size_t, ssize_t};
 use rustix::io::Errno;
 use std::ffi::CStr;
@@ -78,13 +78,15 @@ enum DeviceFile {
     Verbs,
     Umad,
     Manager,
+    RdmaCm,
 }
 
 impl DeviceFile {
-    const ALL: [(Self, &CStr); 3] = [
+    const ALL: [(Self, &CStr); 4] = [
         (Self::Verbs, c"/dev/infiniband/uverbs0"),
         (Self::Umad, c"/dev/infiniband/umad0"),
         (Self::Manager, c"/dev/infiniband/issm0"),
+        (Self::RdmaCm, c"/dev/infiniband/rdma_cm"),
     ];
 
     /// # Safety
@@ -95,18 +97,28 @@ impl DeviceFile {
         }
         // SAFETY: as our caller says.
         let path = unsafe { CStr::from_ptr(path) };
-        Self::ALL.iter().find(|(_, name)| *name == path).map(|(file, _)| *file)
+        let found = Self::ALL.iter().find(|(_, name)| *name == path).map(|(file, _)| *file);
+        found.filter(|file| !matches!(file, Self::RdmaCm) || rdma_cm::is_there())
     }
 
     /// The attributes of the file, of which programs read type and number.
     const fn stat(self) -> (mode_t, u64) {
-        const MAJOR: u32 = 231;
-        let minor = match self {
-            Self::Umad => 0,
-            Self::Manager => 64,
-            Self::Verbs => 192,
+        let (major, minor) = match self {
+            Self::Umad => (231, 0),
+            Self::Manager => (231, 64),
+            Self::Verbs => (231, 192),
+            Self::RdmaCm => (10, 58),
         };
-        (libc::S_IFCHR | 0o666, libc::makedev(MAJOR, minor))
+        (libc::S_IFCHR | 0o666, libc::makedev(major, minor))
+    }
+
+    /// The file of a descriptor, of those that programs ask for by `fstat`.
+    fn of_fd(fd: c_int) -> Option<Self> {
+        match () {
+            () if process::is_device(fd) => Some(Self::Verbs),
+            () if rdma_cm::is_open(fd) => Some(Self::RdmaCm),
+            () => None,
+        }
     }
 
     fn open(self, flags: c_int) -> c_int {
@@ -115,6 +127,7 @@ impl DeviceFile {
             Self::Verbs => store_steps::begin().and_then(|()| process::open()),
             Self::Umad => umad::open(flags & libc::O_NONBLOCK != 0),
             Self::Manager => umad::open_manager(),
+            Self::RdmaCm => rdma_cm::open(flags & libc::O_NONBLOCK != 0),
         };
         if opened.is_ok() {
             missing::opened();
@@ -216,6 +229,9 @@ pub unsafe extern "C" fn close(fd: c_int) -> c_int {
     if umad::is_open(fd) {
         umad::close(fd);
     }
+    if rdma_cm::is_open(fd) {
+        rdma_cm::close(fd);
+    }
     next!(close as fn(c_int) -> c_int; fd)
 }
 
@@ -227,6 +243,9 @@ pub unsafe extern "C" fn write(fd: c_int, buffer: *const c_void, bytes: size_t) 
         // SAFETY: the buffer has so many bytes, as POSIX asks for.
         let mad = unsafe { std::slice::from_raw_parts(buffer.cast(), bytes) };
         return result(umad::write(fd, mad));
+    }
+    if rdma_cm::is_open(fd) {
+        return result(rdma_cm::write(fd, buffer as u64, bytes));
     }
     if !process::is_device(fd) {
         return next!(write as fn(c_int, *const c_void, size_t) -> ssize_t; fd, buffer, bytes);
@@ -360,13 +379,13 @@ macro_rules! stat_functions {
         /// As the function of POSIX.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $by_fd(fd: c_int, out: *mut $type) -> c_int {
-            if !process::is_device(fd) {
+            let Some(file) = DeviceFile::of_fd(fd) else {
                 return next!($by_fd as fn(c_int, *mut $type) -> c_int; fd, out);
-            }
+            };
             // SAFETY: as above.
             unsafe {
                 out.write(std::mem::zeroed());
-                ((*out).st_mode, (*out).st_rdev) = DeviceFile::Verbs.stat();
+                ((*out).st_mode, (*out).st_rdev) = file.stat();
             }
             0
         }

@@ -14,10 +14,11 @@
 //! can map, `mappings` what is mapped, `events` how it is notified, `hca` the adapter; `abi` and
 //! `commands` are the kernel's part, with `qp_attributes`; `user_memory` copies from and to the
 //! program; `process` is the thread and its lock, with `fork`, `signals` and `panics`; `umad` are
-//! management datagrams, `sysfs` the paths of devices, `fd_set` the descriptors of both;
-//! `store_rules`, `store_trap` and `store_steps` judge the program's stores, if the variable
-//! `POLLUX_TRAP` is set; `interpose` the functions of libc that the program calls here first,
-//! `verbs_table` those of libibverbs; `missing` reports what is not there.
+//! management datagrams, `rdma_cm` is the connection manager, `sysfs` are the paths of devices,
+//! `fd_set` the descriptors of all; `store_rules`, `store_trap` and `store_steps` judge the
+//! program's stores, if the variable `POLLUX_TRAP` is set; `interpose` the functions of libc that
+//! the program calls here first, `verbs_table` those of libibverbs; `missing` reports what is not
+//! there.
 
 #![allow(unsafe_code, reason = "functions of libc, and memory of the program")]
 #![deny(unsafe_op_in_unsafe_fn)]
@@ -39,6 +40,7 @@ mod objects;
 mod panics;
 mod process;
 mod qp_attributes;
+mod rdma_cm;
 mod shared_pages;
 mod signals;
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "only x86-64 is stepped"))]

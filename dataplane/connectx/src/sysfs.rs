@@ -1,4 +1,5 @@
-//! Paths below `/sys/class/infiniband*`, which the program finds in a tree of its own.
+//! Paths below `/sys/class/infiniband*` and `/sys/class/misc/rdma_cm`, which the program finds in a
+//! tree of its own.
 //!
 //! Why not by `SYSFS_PATH` alone: libibverbs reads that variable, libibumad and tools do not.
 
@@ -39,7 +40,8 @@ impl Path {
 
 fn below_root(path: &[u8]) -> Option<CString> {
     let path = path.strip_prefix(b"/sys")?;
-    let is_devices = path.starts_with(b"/class/infiniband");
+    let classes: [&[u8]; 2] = [b"/class/infiniband", b"/class/misc/rdma_cm"];
+    let is_devices = classes.iter().any(|class| path.starts_with(class));
     let root = ROOT.as_ref().filter(|_| is_devices)?;
     CString::new([root, path].concat()).ok()
 }

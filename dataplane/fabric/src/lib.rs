@@ -8,15 +8,15 @@
 //!
 //! 1. [`link`]: links between adapters, with fault injection;
 //! 2. [`net`]: packets of data through links, switches and routers of a subnet;
-//! 3. [`umad`]: unmodified programs at a subnet, for example OpenSM (umad2sim); `listen`: listening
-//!    unix sockets of a fabric;
+//! 3. [`umad`]: unmodified programs at a subnet, for example OpenSM (umad2sim); [`listen`]:
+//!    listening unix sockets of a fabric;
 //! 4. [`wire_io`]: wires to nodes of other fabrics;
 //! 5. [`process`]: adapters in processes of their own, over shared memory;
 //! 6. [`null`]: the null device, for benchmarks of the layers above an adapter.
 #![forbid(unsafe_code)]
 
 pub mod link;
-mod listen;
+pub mod listen;
 pub mod net;
 pub mod null;
 pub mod process;

@@ -19,7 +19,7 @@ const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
 
 /// Listens at a path. The socket of a dead server is replaced. A file of any other kind is kept,
 /// and the path counts as in use.
-pub(crate) fn listen_at(path: &Path, kind: SocketType) -> Result<OwnedFd, Errno> {
+pub fn listen_at(path: &Path, kind: SocketType) -> Result<OwnedFd, Errno> {
     let fd = socket_with(AddressFamily::UNIX, kind, FLAGS, None)?;
     fchmod(&fd, Mode::RUSR | Mode::WUSR)?;
     let address = SocketAddrUnix::new(path)?;

@@ -128,6 +128,43 @@ fn files_of_the_port_follow_its_counters_and_its_state() {
 }
 
 #[test]
+fn programs_of_a_host_with_an_address_connect_by_it() {
+    let test = "programs_of_a_host_with_an_address";
+    let Some(_) = pollux_referee::program_of(test, "rping", "--hca") else { return };
+    let script = format!(
+        "{WITHIN_A_MINUTE} rping -s -C 10 & \
+         within_a_minute rping -c -a 10.0.0.7 -C 10 && wait $!"
+    );
+    let arguments = ["exec", "--doctor", "--address", "10.0.0.7/24", "--", "sh", "-c", &script];
+    let (success, printed) = output_of(&arguments);
+    assert!(success, "{printed}");
+    // As of a card whose kernel has it.
+    assert!(printed.contains("nothing was missing"), "{printed}");
+}
+
+#[test]
+fn a_host_has_the_addresses_of_one_command() {
+    let fabric = Running::new("exec-address", &["--topology", "single:2"]);
+    let socket = fabric.path("socket");
+    let exec = |address| {
+        let host = ["exec", "--fabric", &socket, "--node", "host1", "--address", address, "--"];
+        pollux(&[&host[..], &["sh", "-c", "echo begun; read line"]].concat())
+    };
+    let mut first = exec("10.0.0.1/24");
+    let mut first = first.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it starts");
+    let mut output = BufReader::new(first.stdout.take().expect("it is piped"));
+    output.read_line(&mut String::new()).expect("it says so");
+    let Output { status, stderr, .. } = exec("10.0.0.2/24").output().expect("it starts");
+    let printed = String::from_utf8_lossy(&stderr);
+    assert!(!status.success() && printed.contains("run both programs by one"), "{printed}");
+    drop(first.stdin.take());
+    first.wait().expect("it is ours");
+    let arguments = ["exec", "--address", "10.0.0.1", "--", "true"];
+    let (success, printed) = output_of(&arguments);
+    assert!(!success && printed.contains("write an address with its prefix"), "{printed}");
+}
+
+#[test]
 fn a_program_a_fabric_or_a_node_that_is_not_there_is_an_error() {
     let (success, printed) = output_of(&["exec", "--", "/nowhere/program"]);
     assert!(!success && printed.contains("/nowhere/program: No such file"), "{printed}");

@@ -4,6 +4,7 @@
 
 use pollux_node::admin::client::Client;
 use pollux_node::admin::rows::PortStatus;
+use pollux_node::config::Prefix;
 use pollux_node::fabric::Embedded;
 use pollux_node::programs::{ProgramEnvironment, find_library};
 use std::io::Read;
@@ -35,6 +36,19 @@ impl Hosts {
         let library = find_library().unwrap();
         let environment = |host| ProgramEnvironment::new(&fabric.port(host), "mlx5_0", &library);
         let environments = ["host1", "host2"].map(|host| environment(host).unwrap()).into();
+        Self { environments, fabric: Some(fabric) }
+    }
+
+    /// Hosts with these addresses, for programs of librdmacm.
+    pub fn with_addresses(addresses: &[&str; 2]) -> Self {
+        let fabric = Embedded::start("single:2").unwrap();
+        let library = find_library().unwrap();
+        let environment = |host, address| {
+            let (port, addresses) = (fabric.port(host), [Prefix::parse(address).unwrap()]);
+            ProgramEnvironment::with_addresses(&port, "mlx5_0", &library, &addresses).unwrap()
+        };
+        let environments =
+            vec![environment("host1", addresses[0]), environment("host2", addresses[1])];
         Self { environments, fabric: Some(fabric) }
     }
 
