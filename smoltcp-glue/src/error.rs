@@ -69,7 +69,7 @@ impl From<TcpError> for io::Error {
         let kind = match error {
             TcpError::Closed => ErrorKind::NotConnected,
             TcpError::Refused => ErrorKind::ConnectionRefused,
-            TcpError::Reset => ErrorKind::ConnectionReset,
+            TcpError::Reset | TcpError::PeerGone => ErrorKind::ConnectionReset,
             TcpError::TimedOut => ErrorKind::TimedOut,
             TcpError::Unreachable => ErrorKind::HostUnreachable,
             TcpError::ShutDown => ErrorKind::BrokenPipe,

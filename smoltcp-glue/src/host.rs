@@ -16,7 +16,7 @@ mod sleep;
 use crate::arrivals::Arrivals;
 use crate::hand_off::{HandOff, HandOffCounts, among};
 use crate::stack::{PacketSink, Stack, StackConfig, UdpError, UdpId};
-use pollux_control::ipoib::{self as control};
+use pollux_control::ipoib::{self as control, NeighborChange};
 use pollux_dataplane::flow::FlowSteering;
 use pollux_dataplane::headers::PacketHeaders;
 use pollux_node::config::{InterfaceSettings, Mode};
@@ -75,7 +75,7 @@ impl Host {
     ) -> Result<Self, DeviceError> {
         let alone = InterfaceSettings { workers: 1, ..settings.clone() };
         let (mut interface, workers) = node::IpoibLink::new(now, access, &alone, seed)?;
-        interface.keep_deliveries();
+        interface.serve_sockets(now);
         let [worker] = <[_; 1]>::try_from(workers).ok().expect("there is one");
         let connects = settings.mode != Mode::Ud;
         let node = Inline { worker, interface: Some(interface) };
@@ -177,6 +177,12 @@ impl Host {
         }
         while let Some(delivery) = self.node.worker.poll_delivery() {
             self.deliver_raw(now, &delivery.packet);
+        }
+        while let Some(change) = self.node.worker.poll_neighbor_change() {
+            match change {
+                NeighborChange::Gone(ip) => self.stack.handle_peer_gone(ip),
+                NeighborChange::Moved(ip) => self.stack.handle_peer_moved(ip),
+            }
         }
         let mut looped = std::mem::take(&mut self.looped);
         busy |= !looped.is_empty();
@@ -402,7 +408,7 @@ impl Host {
         seed: impl Fn() -> u64,
     ) -> Result<(node::IpoibLink, Vec<Self>), DeviceError> {
         let (mut interface, workers) = node::IpoibLink::new(now, access, settings, seed())?;
-        interface.keep_deliveries();
+        interface.serve_sockets(now);
         let mut hand_offs = among(FlowSteering::among(settings.workers)).into_iter();
         let host = |worker| {
             let stack = Stack::new(config.clone(), seed());

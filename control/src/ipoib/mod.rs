@@ -18,7 +18,7 @@
 //! Modules in reading order: `config`, `state` (the interface comes up and goes down: P_Key change,
 //! client reregister, broadcast join retry), `sa_queries`, `groups` (multicast groups of the link),
 //! `paths`, `peers` (adjacencies and connections), `resolution` (from a packet to its peer),
-//! `beyond` (routes of the node), `inbound` (received packets), `size` (packets longer than the
+//! `out_of_service` (neighbors that are gone), `beyond` (routes of the node), `inbound` (received packets), `size` (packets longer than the
 //! MTU), `own` (our addresses), `lease` (DHCP), `requests` (which REQs to believe), `reconfigure`
 //! (settings that change), `rows` and `snapshot` (the state, for operators and for workers).
 
@@ -29,6 +29,7 @@ mod group_users;
 mod groups;
 mod inbound;
 mod lease;
+mod out_of_service;
 mod own;
 mod paths;
 mod peers;
@@ -47,6 +48,7 @@ pub use crate::effects::{
 };
 pub use config::{GroupTerms, InterfaceConfig};
 pub use lease::LeaseRow;
+pub use out_of_service::NeighborChange;
 pub use rows::{GROUP_STATES, GroupRow, InterfaceRow, Load, PathRow, PeerRow};
 pub use snapshot::InterfaceSnapshot;
 pub use state::{InterfaceState, PortBinding};
@@ -66,6 +68,7 @@ use crate::sa::SaClient;
 use crate::thread_check::assert_no_worker_thread;
 use group_users::GroupUsers;
 use groups::Group;
+use out_of_service::OutOfService;
 use paths::Paths;
 use peers::Peers;
 use pollux_verbs::drops::Drops;
@@ -168,6 +171,7 @@ pub struct IpoibInterface {
     requests: Requests,
     peers: Peers,
     connections: Connections,
+    out_of_service: OutOfService,
     keys: u64,
     actions: VecDeque<Action>,
     frames: BoundedQueue<OutgoingPacket>,
@@ -209,6 +213,7 @@ impl IpoibInterface {
             requests: Requests::default(),
             peers: Peers::default(),
             connections: Connections::new(config.peer.clone(), config.workers, rng.next_u64()),
+            out_of_service: OutOfService::default(),
             keys: 0,
             actions: VecDeque::new(),
             // One call may solicit every neighbor.

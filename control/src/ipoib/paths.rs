@@ -160,6 +160,7 @@ impl IpoibInterface {
                 // A good path is kept until the SA replies that there is none.
                 if !error.is_passing() {
                     path.record = None;
+                    self.out_of_service.handle_departure(gid);
                 }
                 path.failure = Some(Failure { error, failures, until });
             }

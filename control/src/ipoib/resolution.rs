@@ -168,6 +168,7 @@ impl IpoibInterface {
     fn handle_neighbor_event(&mut self, now: Time, event: NeighborEvent<PendingPacket>) {
         match event {
             NeighborEvent::Resolved(ip, link, packets) => {
+                self.out_of_service.handle_resolved(now, ip);
                 self.bind(now, ip, link);
                 for pending in packets {
                     self.send_to_peer(now, &link, pending);
@@ -175,6 +176,7 @@ impl IpoibInterface {
             }
             NeighborEvent::Changed(ip, before, link) => {
                 if !link.is_same_interface(&before) {
+                    self.out_of_service.handle_moved(now, ip);
                     self.unbind(now, ip, &before);
                 }
                 self.bind(now, ip, link);
@@ -182,11 +184,13 @@ impl IpoibInterface {
             NeighborEvent::Lost(ip, link) => {
                 self.refresh_path(now, link.gid);
                 self.unbind(now, ip, &link);
+                self.handle_silence(ip, link.gid);
             }
             NeighborEvent::Unreachable(_, packets) => {
                 packets.iter().for_each(|pending| self.unreachable(now, pending));
             }
             NeighborEvent::Forgotten(ip, link, packets) => {
+                self.out_of_service.handle_forgotten(ip);
                 packets.iter().for_each(|_| self.drops.count(InterfaceDrop::PeerGone));
                 if let Some(link) = link {
                     self.unbind(now, ip, &link);
@@ -214,6 +218,7 @@ impl IpoibInterface {
             self.retry_path_soon(now, link.gid);
             if matches!(claim.kind, ClaimKind::Answer { solicited: false, .. }) {
                 self.connections.handle_announcement(now, &link);
+                self.out_of_service.handle_moved(now, claim.ip);
             }
         }
         self.neighbors.handle_claim(now, claim);

@@ -226,7 +226,7 @@ impl IpoibInterface {
         for member in members {
             self.ask(now, Purpose::Leave(member.mgid), SaQuery::leave(member));
         }
-        for trap in NOTICES.into_iter().filter(|_| has_port) {
+        for trap in self.notices().filter(|_| has_port) {
             self.ask(now, Purpose::Unsubscription(trap), SaQuery::subscription(trap, false));
         }
     }
@@ -393,10 +393,15 @@ impl IpoibInterface {
         self.subscribe(now);
     }
 
-    fn subscribe(&mut self, now: Time) {
-        for trap in NOTICES {
+    pub(super) fn subscribe(&mut self, now: Time) {
+        for trap in self.notices() {
             self.subscribe_to(now, trap);
         }
+    }
+
+    fn notices(&self) -> impl Iterator<Item = TrapNumber> + use<> {
+        let departures = self.out_of_service.is_watched().then_some(TrapNumber::GID_OUT_OF_SERVICE);
+        NOTICES.into_iter().chain(departures)
     }
 
     fn subscribe_to(&mut self, now: Time, trap: TrapNumber) {
@@ -427,6 +432,9 @@ impl IpoibInterface {
 
     pub(super) fn handle_notice(&mut self, now: Time, report: &NoticeReport) {
         let TrapDetails::Gid(subject) = report.notice.details() else { return };
+        if report.notice.trap_number == TrapNumber::GID_OUT_OF_SERVICE && self.is_up() {
+            return self.handle_gid_out_of_service(now, subject.gid);
+        }
         let Ok(group) = LinkGroup::from_mgid(subject.gid) else { return };
         if !self.is_up() || self.mgid(group.id) != subject.gid {
             return;

@@ -8,6 +8,7 @@ mod datagrams;
 mod groups;
 mod leases;
 mod limits;
+mod out_of_service;
 mod port_driver;
 mod requests;
 mod sizes;

@@ -1,6 +1,9 @@
 //! smoltcp's example programs at a fabric: with each other, and with sockets of ours.
 #![expect(clippy::disallowed_methods, reason = "it starts programs")]
 
+#[path = "programs/peers.rs"]
+mod peers;
+
 use pollux::{Mode, Node, pinned};
 use pollux_node::fabric::Embedded;
 use std::io::{BufRead, BufReader, Read, Write};

@@ -87,7 +87,7 @@ pub(super) enum StreamEnd {
 
 const REQUESTED_STATES: [RequestedState; 4] =
     [RequestedState::Open, RequestedState::ShutDown, RequestedState::Close, RequestedState::Abort];
-const STATES: [ConnectionState; 8] = [
+const STATES: [ConnectionState; 9] = [
     ConnectionState::Opening,
     ConnectionState::Open,
     ConnectionState::Ended(TcpError::Closed),
@@ -95,9 +95,10 @@ const STATES: [ConnectionState; 8] = [
     ConnectionState::Ended(TcpError::Reset),
     ConnectionState::Ended(TcpError::TimedOut),
     ConnectionState::Ended(TcpError::Unreachable),
+    ConnectionState::Ended(TcpError::PeerGone),
     ConnectionState::Ended(TcpError::ShutDown),
 ];
-const STREAM_ENDS: [StreamEnd; 8] = [
+const STREAM_ENDS: [StreamEnd; 9] = [
     StreamEnd::None,
     StreamEnd::Eof,
     StreamEnd::Error(TcpError::Closed),
@@ -105,6 +106,7 @@ const STREAM_ENDS: [StreamEnd; 8] = [
     StreamEnd::Error(TcpError::Reset),
     StreamEnd::Error(TcpError::TimedOut),
     StreamEnd::Error(TcpError::Unreachable),
+    StreamEnd::Error(TcpError::PeerGone),
     StreamEnd::Error(TcpError::ShutDown),
 ];
 

@@ -52,9 +52,13 @@ impl Outbox {
         self.waiting.is_empty()
     }
 
+    pub(super) fn has_space(&self) -> bool {
+        self.waiting.len() < self.packets_max
+    }
+
     /// A buffer for one more packet; `None` if the outbox is full.
     pub(super) fn push(&mut self, len: usize) -> Option<&mut [u8]> {
-        if self.waiting.len() >= self.packets_max {
+        if !self.has_space() {
             return None;
         }
         let packet = self.spare.pop().unwrap_or_default();

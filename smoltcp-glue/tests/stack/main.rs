@@ -5,6 +5,7 @@ mod icmp;
 mod isn;
 mod loss;
 mod many;
+mod peers;
 mod rfc;
 mod segment;
 mod tcp;

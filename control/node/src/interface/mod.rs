@@ -271,9 +271,10 @@ impl IpoibLink {
         self.workers.capture(terms)
     }
 
-    /// Passes packets for sockets to worker 0 from now on.
-    pub const fn keep_deliveries(&mut self) {
+    /// Passes packets for sockets to worker 0 from now on, and changes of neighbors to all.
+    pub fn serve_sockets(&mut self, now: Time) {
         self.delivers = true;
+        self.control_mut().watch_neighbors(now);
     }
 
     /// Handles what has arrived, and timers. Returns whether there was anything to do.
@@ -420,6 +421,10 @@ impl IpoibLink {
         busy |= self.send_mads(now);
         while let Some(outgoing) = self.control.poll_frame() {
             self.workers.send(outgoing);
+            busy = true;
+        }
+        while let Some(change) = self.control.poll_neighbor_change() {
+            self.workers.report(change);
             busy = true;
         }
         while let Some(delivery) = self.control.poll_delivery() {

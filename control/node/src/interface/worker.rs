@@ -22,7 +22,7 @@ use super::port_driver::{Arrived, NotSent, PortDriver, Take, take_if_for_socket}
 use super::reported::Reported;
 use super::worker_channel::{WorkerCommand, WorkerEnd, WorkerEvent};
 use pollux_control::bounded::BoundedQueue;
-use pollux_control::ipoib::{Delivery, InterfaceSnapshot, WorkerId};
+use pollux_control::ipoib::{Delivery, InterfaceSnapshot, NeighborChange, WorkerId};
 use pollux_dataplane::acl::AclFilter;
 use pollux_dataplane::capture::CaptureEvent;
 use pollux_dataplane::ipoib::{Received, Traffic};
@@ -32,7 +32,7 @@ use pollux_mem::Buf;
 use pollux_mem::snapshot::Publisher;
 use pollux_verbs::time::Time;
 use pollux_verbs::{VerbsError, WakeSource};
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -55,6 +55,8 @@ pub struct InterfaceWorker {
     arrived: Arrived,
     snapshot: Arc<InterfaceSnapshot>,
     deliveries: BoundedQueue<Delivery>,
+    /// Without a limit of its own: there are a few for each neighbor.
+    neighbor_changes: VecDeque<NeighborChange>,
     /// Neighbors whose use, and whose progress by TCP, was reported to control.
     used: Reported,
     progressed: Reported,
@@ -82,6 +84,7 @@ impl InterfaceWorker {
             arrived: Arrived::default(),
             snapshot: Arc::default(),
             deliveries: BoundedQueue::new(DELIVERIES_MAX),
+            neighbor_changes: VecDeque::new(),
             used: Reported::default(),
             progressed: Reported::default(),
             turn_at: now,
@@ -221,6 +224,7 @@ impl InterfaceWorker {
                 WorkerCommand::SetState(snapshot) => self.snapshot = snapshot,
                 WorkerCommand::Send(frame) => self.driver.send(frame),
                 WorkerCommand::Deliver(delivery) => self.deliveries.push(delivery),
+                WorkerCommand::Report(change) => self.neighbor_changes.push_back(change),
                 WorkerCommand::Tap(tap) => self.driver.taps.add(*tap),
             }
             has_acted = true;
@@ -458,5 +462,11 @@ impl InterfaceWorker {
     /// The next packet for sockets that control has handled before.
     pub fn poll_delivery(&mut self) -> Option<Delivery> {
         self.deliveries.pop()
+    }
+
+    /// The next change of a neighbor, for the connections to it.
+    #[inline]
+    pub fn poll_neighbor_change(&mut self) -> Option<NeighborChange> {
+        self.neighbor_changes.pop_front()
     }
 }

@@ -18,8 +18,8 @@
 
 use pollux_control::beyond::TransitHop;
 use pollux_control::ipoib::{
-    Action, ConnectionKey, Delivery, InterfaceSnapshot, OutgoingPacket, PacketSource,
-    QueuePairEvent,
+    Action, ConnectionKey, Delivery, InterfaceSnapshot, NeighborChange, OutgoingPacket,
+    PacketSource, QueuePairEvent,
 };
 use pollux_dataplane::capture::CaptureTap;
 use pollux_dataplane::port::TransitError;
@@ -46,6 +46,7 @@ pub(super) enum WorkerCommand {
     SetState(Arc<InterfaceSnapshot>),
     Send(OutgoingPacket),
     Deliver(Delivery),
+    Report(NeighborChange),
     Tap(Box<CaptureTap>),
 }
 

@@ -3,7 +3,9 @@
 
 use super::port_driver::counters::DriverCounters;
 use super::worker_channel::{ControlEnd, WorkerCommand, WorkerEvent};
-use pollux_control::ipoib::{Action, Delivery, InterfaceSnapshot, OutgoingPacket, WorkerId};
+use pollux_control::ipoib::{
+    Action, Delivery, InterfaceSnapshot, NeighborChange, OutgoingPacket, WorkerId,
+};
 use pollux_dataplane::capture::{CaptureReader, CaptureTerms, capture};
 use pollux_mem::snapshot::Snapshot;
 use pollux_verbs::VerbsError;
@@ -44,6 +46,10 @@ impl WorkerEnds {
             Action::Modify { .. } => end.send_urgent(WorkerCommand::Act(action)),
             _ => end.send(WorkerCommand::Act(action)),
         }
+    }
+
+    pub(super) fn report(&mut self, change: NeighborChange) {
+        self.ends().for_each(|end| end.send(WorkerCommand::Report(change)));
     }
 
     pub(super) fn capture(&mut self, terms: &CaptureTerms) -> Vec<CaptureReader> {

@@ -233,7 +233,8 @@ fn packets_that_wait_for_space_are_not_overtaken() {
     let fabric = Running::start("what_waits_for_room", 2, Manager::Ours);
     let (mut hosts, illness) = two(&fabric, "ud");
     hosts.must_answer(0, "10.0.0.2", 56);
-    hosts.hosts[1].interface_mut().keep_deliveries();
+    let now = hosts.now();
+    hosts.hosts[1].interface_mut().serve_sockets(now);
     let illness = of_worker(&illness);
     with(&illness, |it| it.is_full = true);
     let now = hosts.now();

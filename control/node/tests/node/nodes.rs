@@ -220,7 +220,7 @@ fn opensm_makes_the_groups_that_we_join() {
     let mut hosts = Hosts::at(&devices, "ud");
     hosts.come_up();
     let (now, group) = (hosts.now(), Ipv4Addr::new(239, 1, 2, 3));
-    hosts.hosts[0].interface_mut().keep_deliveries();
+    hosts.hosts[0].interface_mut().serve_sockets(now);
     assert!(hosts.hosts[0].interface_mut().join_group(now, group.into()));
     let header = Ipv4Header {
         source: Ipv4Addr::new(10, 0, 0, 3),

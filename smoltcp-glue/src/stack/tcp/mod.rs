@@ -17,6 +17,7 @@ mod engine;
 mod isn;
 mod listener;
 mod passive;
+mod peers;
 mod progress;
 mod scoreboard;
 mod segment;
@@ -61,6 +62,8 @@ pub(super) struct Tcp {
     listening: Lookup<SocketAddr, ListenerId>,
     ready: VecDeque<TcpId>,
     stale_timers: VecDeque<TcpId>,
+    /// Connections whose peer has moved.
+    to_probe: VecDeque<TcpId>,
     timers: BTreeSet<(Time, TcpId)>,
     /// Without sockets: it refuses every segment.
     no_sockets: SocketSet<'static>,
@@ -91,6 +94,7 @@ impl Tcp {
             listening: Lookup::default(),
             ready: VecDeque::new(),
             stale_timers: VecDeque::new(),
+            to_probe: VecDeque::new(),
             timers: BTreeSet::new(),
             no_sockets: SocketSet::new(Vec::new()),
             draft: Packet::default(),
@@ -221,7 +225,7 @@ impl Tcp {
     }
 
     pub(super) fn poll_timeout(&self) -> Option<Time> {
-        match self.ready.is_empty() && self.stale_timers.is_empty() {
+        match self.ready.is_empty() && self.stale_timers.is_empty() && self.to_probe.is_empty() {
             true => self.timers.first().map(|(due, _)| *due),
             false => Some(Time::START),
         }

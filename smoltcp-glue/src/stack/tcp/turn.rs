@@ -120,6 +120,9 @@ impl Tcp {
         while let Some(id) = self.stale_timers.pop_front() {
             self.update_timer(now, id, mtus);
         }
+        if !self.to_probe.is_empty() {
+            self.probe_moved(now, mtus, out);
+        }
         while let Some(&(queued, id)) = self.timers.first() {
             if queued > now {
                 return;

@@ -50,6 +50,9 @@ pub enum TcpError {
     /// The peer is unreachable.
     #[error("the peer is unreachable")]
     Unreachable,
+    /// The peer is gone.
+    #[error("the peer is gone: it does not answer, and its port has left the subnet")]
+    PeerGone,
     /// The connection, or its sending half, was shut down locally.
     #[error("the connection was shut down locally")]
     ShutDown,

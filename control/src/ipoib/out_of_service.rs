@@ -1,0 +1,144 @@
+//! Neighbors that are gone for good, and neighbors that have moved, for the TCP connections to them.
+//!
+//! TCP runs in the application's process, so a killed process resets no connection: its peers would
+//! wait for their user timeout. That its port has left the subnet shows in two ways: the SA reports
+//! the GID out of service (IBA 13.4.8.2, trap 65), or has no path to it.
+//!
+//! ```text
+//!   trap 65 --> the neighbors at the port are probed --no answer--> silent
+//!   silent, and trap 65 or no path --> gone
+//!   found anew, another link address, or an announcement --> moved
+//! ```
+//!
+//! Why silence alone is not enough: a process that is stopped, or computes, does not answer either,
+//! and goes on later. Why trap 65 alone is not enough: a port that is back within the three probes
+//! is the same neighbor, with the same connections.
+
+use super::IpoibInterface;
+use crate::bounded::RateLimit;
+use pollux_verbs::time::Time;
+use pollux_wire::address::Gid;
+use std::collections::{BTreeMap, VecDeque};
+use std::net::IpAddr;
+
+/// Reports of moved neighbors, all together: anyone on the link can send announcements, and each has
+/// all connections to the neighbor probed.
+const MOVES_PER_SECOND_MAX: u32 = 64;
+
+/// What connections to a neighbor have to know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NeighborChange {
+    /// It does not answer, and its port has left the subnet.
+    Gone(IpAddr),
+    /// It may have begun anew: it did not answer for a while, has another link address, or has
+    /// announced itself.
+    Moved(IpAddr),
+}
+
+pub(super) struct OutOfService {
+    is_watched: bool,
+    moves: RateLimit,
+    /// Neighbors that do not answer any more, with their last port.
+    silent: BTreeMap<IpAddr, Gid>,
+    changes: VecDeque<NeighborChange>,
+}
+
+impl Default for OutOfService {
+    fn default() -> Self {
+        Self {
+            is_watched: false,
+            moves: RateLimit::new(MOVES_PER_SECOND_MAX, MOVES_PER_SECOND_MAX),
+            silent: BTreeMap::new(),
+            changes: VecDeque::new(),
+        }
+    }
+}
+
+impl OutOfService {
+    pub(super) const fn is_watched(&self) -> bool {
+        self.is_watched
+    }
+
+    /// A neighbor has another link address, or has announced itself.
+    pub(super) fn handle_moved(&mut self, now: Time, ip: IpAddr) {
+        if self.is_watched && self.moves.take(now) {
+            self.changes.push_back(NeighborChange::Moved(ip));
+        }
+    }
+
+    /// A neighbor is found. One that was silent before may have begun anew.
+    pub(super) fn handle_resolved(&mut self, now: Time, ip: IpAddr) {
+        if self.silent.remove(&ip).is_some() {
+            self.handle_moved(now, ip);
+        }
+    }
+
+    pub(super) fn handle_forgotten(&mut self, ip: IpAddr) {
+        self.silent.remove(&ip);
+    }
+
+    /// The port has left the subnet.
+    pub(super) fn handle_departure(&mut self, gid: Gid) {
+        let gone: Vec<_> = self.silent.extract_if(.., |_, port| *port == gid).collect();
+        if self.is_watched {
+            self.changes.extend(gone.into_iter().map(|(ip, _)| NeighborChange::Gone(ip)));
+        }
+    }
+}
+
+impl IpoibInterface {
+    /// Reports neighbors that are gone, or that have moved, from now on.
+    pub fn watch_neighbors(&mut self, now: Time) {
+        self.out_of_service.is_watched = true;
+        if self.is_up() {
+            self.subscribe(now);
+        }
+        self.pump(now);
+    }
+
+    /// The next change, to be polled until there is none. There are a few for each neighbor.
+    pub fn poll_neighbor_change(&mut self) -> Option<NeighborChange> {
+        self.out_of_service.changes.pop_front()
+    }
+
+    /// A neighbor does not answer any more.
+    pub(super) fn handle_silence(&mut self, ip: IpAddr, gid: Gid) {
+        self.out_of_service.silent.insert(ip, gid);
+        let failure = self.paths.get(gid).and_then(|path| path.failure);
+        if failure.is_some_and(|failure| !failure.error.is_passing()) {
+            self.out_of_service.handle_departure(gid);
+        }
+    }
+
+    /// The SA has reported a port out of service: its neighbors are probed, and those that are
+    /// silent already are gone.
+    pub(super) fn handle_gid_out_of_service(&mut self, now: Time, gid: Gid) {
+        self.out_of_service.handle_departure(gid);
+        let peers = self.peers.all.values().filter(|peer| peer.link.gid == gid);
+        for ip in peers.flat_map(|peer| &peer.ips) {
+            self.neighbors.handle_stale_hint(now, *ip);
+        }
+        self.refresh_path(now, gid);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn moves_are_reported_at_a_limited_rate_and_not_without_a_watch() {
+        let ip = IpAddr::from([10, 0, 0, 2]);
+        let second = std::time::Duration::from_secs(1);
+        for is_watched in [false, true] {
+            let mut ports = OutOfService { is_watched, ..OutOfService::default() };
+            for turn in 1..=3 {
+                for _ in 0..1000 {
+                    ports.handle_moved(Time::START + second * turn, ip);
+                }
+                let reports = std::mem::take(&mut ports.changes).len();
+                assert_eq!(reports, if is_watched { MOVES_PER_SECOND_MAX as usize } else { 0 });
+            }
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! What connections to a neighbor hear of its end, and of its restart.
+
+use crate::world::{World, packet, v4};
+use pollux_control::ipoib::NeighborChange;
+use pollux_wire::address::Qpn;
+use std::time::Duration;
+
+const SECOND: Duration = Duration::from_secs(1);
+/// Of a dead peer: its three probes, and what the administrator needs.
+const GONE_MAX: Duration = Duration::from_secs(5);
+
+/// Host 0 watches its neighbors, and knows host 1, which has answered a packet.
+fn watching() -> World {
+    let mut world = World::new(11, 3);
+    let now = world.now;
+    world.hosts[0].interface.watch_neighbors(now);
+    world.pass(5 * SECOND);
+    world.assert_up();
+    assert!(world.reaches(0, 1, &packet(v4(1), v4(2), b"hello"), SECOND));
+    assert!(world.reaches(1, 0, &packet(v4(2), v4(1), b"hello"), SECOND));
+    // They have announced themselves.
+    changes(&mut world);
+    world
+}
+
+fn changes(world: &mut World) -> Vec<NeighborChange> {
+    std::iter::from_fn(|| world.hosts[0].interface.poll_neighbor_change()).collect()
+}
+
+fn set_cable(world: &mut World, is_in: bool) {
+    let at = world.hosts[1].at;
+    world.subnet.set_cable(at, is_in);
+    // Host 1 sees it, too.
+    world.pass(SECOND / 10);
+}
+
+#[test]
+fn an_idle_neighbor_whose_port_leaves_the_subnet_is_gone() {
+    for (idle, is_used) in [(SECOND, false), (60 * SECOND, false), (SECOND, true)] {
+        let mut world = watching();
+        world.pass(idle);
+        set_cable(&mut world, false);
+        let mut heard = Vec::new();
+        let until = world.now + GONE_MAX;
+        while world.now < until && heard.is_empty() {
+            if is_used {
+                world.send(0, packet(v4(1), v4(2), b"hello?"));
+            }
+            world.pass(SECOND / 10);
+            heard = changes(&mut world);
+        }
+        assert_eq!(heard, [NeighborChange::Gone(v4(2))], "idle for {idle:?}, used: {is_used}");
+        // Once, however long it is away.
+        world.pass(60 * SECOND);
+        assert_eq!(changes(&mut world), []);
+    }
+}
+
+/// Its process is stopped, or computes: it goes on later.
+#[test]
+fn a_neighbor_that_does_not_answer_is_not_gone_while_its_port_is_there() {
+    let mut world = watching();
+    world.weather.lost = 1_000_000;
+    for _ in 0..60 {
+        world.send(0, packet(v4(1), v4(2), b"hello?"));
+        world.pass(SECOND);
+    }
+    assert_eq!(world.hosts[0].port_driver.bound.get(&v4(2)), None, "it is unreachable");
+    assert_eq!(changes(&mut world), []);
+    world.weather.lost = 0;
+    assert!(world.reaches(0, 1, &packet(v4(1), v4(2), b"hello"), 120 * SECOND));
+    assert_eq!(changes(&mut world), [NeighborChange::Moved(v4(2))], "it may have restarted");
+}
+
+#[test]
+fn a_port_that_is_back_soon_is_the_same_neighbor() {
+    let mut world = watching();
+    set_cable(&mut world, false);
+    world.pass(SECOND);
+    set_cable(&mut world, true);
+    world.pass(30 * SECOND);
+    assert!(!changes(&mut world).contains(&NeighborChange::Gone(v4(2))));
+    assert!(world.reaches(0, 1, &packet(v4(1), v4(2), b"hello"), SECOND));
+}
+
+#[test]
+fn a_neighbor_that_begins_anew_may_be_another_one() {
+    for qpn in [Qpn(0x99), Qpn(0x49)] {
+        let mut world = watching();
+        world.restart(1, qpn);
+        world.pass(5 * SECOND);
+        let heard = changes(&mut world);
+        let is_moved = |change: &NeighborChange| *change == NeighborChange::Moved(v4(2));
+        assert!(!heard.is_empty() && heard.iter().all(is_moved), "{qpn:?}: {heard:?}");
+    }
+}
+
+#[test]
+fn nothing_is_reported_without_a_watch() {
+    let mut world = watching();
+    world.send(2, packet(v4(3), v4(2), b"hello"));
+    set_cable(&mut world, false);
+    world.pass(60 * SECOND);
+    assert_eq!(world.hosts[2].interface.poll_neighbor_change(), None);
+}
