@@ -22,9 +22,13 @@ use rustix::io::Errno;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum KernelError {
-    #[error("cannot {operation}: {errno}{}", remedy(*errno))]
+    #[error("cannot {operation}: {errno}{}", remedy(operation, *errno))]
     System { operation: &'static str, errno: Errno },
-    #[error("the kernel refused to {operation}: {errno}{}{}", in_parentheses(text), remedy(*errno))]
+    #[error(
+        "the kernel refused to {operation}: {errno}{}{}",
+        in_parentheses(text),
+        remedy(operation, *errno)
+    )]
     Refused {
         operation: &'static str,
         errno: Errno,
@@ -49,16 +53,50 @@ impl KernelError {
     }
 }
 
-const fn remedy(errno: Errno) -> &'static str {
-    match errno {
-        Errno::PERM | Errno::ACCESS => "; give the process CAP_NET_ADMIN",
-        Errno::NOENT | Errno::NXIO => "; load the kernel module tun",
-        Errno::BUSY => "; a device of this name is in use, configure another name",
-        Errno::INVAL => "; configure another name if a device of another kind has it",
+// Operations with remedies of their own.
+const OPEN_TUN: &str = "open /dev/net/tun";
+const MAKE_TUN: &str = "make a TUN device";
+const ADD_ADDRESS: &str = "add an address to a TUN device";
+
+fn remedy(operation: &str, errno: Errno) -> &'static str {
+    match (operation, errno) {
+        (OPEN_TUN, Errno::NOENT | Errno::NXIO | Errno::NODEV) => "; load the kernel module tun",
+        (MAKE_TUN, Errno::BUSY) => "; a device of this name is in use, configure another name",
+        (MAKE_TUN, Errno::INVAL) => "; configure another name if a device of another kind has it",
+        // Without a capability the error is EPERM.
+        (ADD_ADDRESS, Errno::ACCESS) => {
+            "; enable IPv6 (sysctl net.ipv6.conf.NAME.disable_ipv6), or configure no IPv6 address"
+        }
+        (_, Errno::PERM | Errno::ACCESS) => "; give the process CAP_NET_ADMIN",
         _ => "",
     }
 }
 
 fn in_parentheses(text: &str) -> String {
     if text.is_empty() { String::new() } else { format!(" ({text})") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(operation: &'static str, errno: Errno) -> String {
+        KernelError::Refused { operation, errno, text: String::new() }.to_string()
+    }
+
+    #[test]
+    fn a_remedy_is_for_the_operation_that_failed() {
+        let open = KernelError::system(OPEN_TUN)(Errno::NOENT).to_string();
+        assert!(open.ends_with("; load the kernel module tun"), "{open}");
+        let make = KernelError::system(MAKE_TUN)(Errno::BUSY).to_string();
+        assert!(make.contains("configure another name"), "{make}");
+        for errno in [Errno::NOENT, Errno::NXIO, Errno::BUSY, Errno::INVAL] {
+            let address = refused(ADD_ADDRESS, errno);
+            assert!(!address.contains("module") && !address.contains("name"), "{address}");
+        }
+        let disabled = refused(ADD_ADDRESS, Errno::ACCESS);
+        assert!(disabled.contains("IPv6") && !disabled.contains("CAP_NET_ADMIN"), "{disabled}");
+        let address = refused(ADD_ADDRESS, Errno::PERM);
+        assert!(address.ends_with("; give the process CAP_NET_ADMIN"), "{address}");
+    }
 }

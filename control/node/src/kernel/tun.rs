@@ -5,7 +5,7 @@
 //! [`pollux_wire::netlink::link::LinkChange`]); the kernel drops and counts packets that find no
 //! space.
 
-use super::KernelError;
+use super::{KernelError, MAKE_TUN, OPEN_TUN};
 use pollux_mem::tun as ioctl;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::{Errno, readv, retry_on_intr, writev};
@@ -57,9 +57,9 @@ impl TunQueue {
     pub fn open(name: &str, options: TunOptions) -> Result<Self, KernelError> {
         let open = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let fd = rustix::fs::open("/dev/net/tun", open, Mode::empty())
-            .map_err(KernelError::system("open /dev/net/tun"))?;
-        let name = ioctl::attach(&fd, name, options.flags())
-            .map_err(KernelError::system("make a TUN device"))?;
+            .map_err(KernelError::system(OPEN_TUN))?;
+        let name =
+            ioctl::attach(&fd, name, options.flags()).map_err(KernelError::system(MAKE_TUN))?;
         if options.vnet_header {
             ioctl::set_vnet_header_len(&fd, VNET_HEADER_BYTES as u32)
                 .map_err(KernelError::system("set the header length of a TUN device"))?;

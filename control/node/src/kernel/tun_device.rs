@@ -4,9 +4,9 @@
 //! persistent, and was made by another process: such a device is attached to, and needs no
 //! capability.
 
-use super::KernelError;
 use super::netlink_socket::NetlinkSocket;
 use super::tun::{TunOptions, TunQueue};
+use super::{ADD_ADDRESS, KernelError};
 use pollux_mem::tun::{OFFLOAD_CHECKSUM, OFFLOAD_TSO_V4, OFFLOAD_TSO_V6};
 use pollux_wire::netlink::ip_address::{AddressFlags, AddressMessage};
 use pollux_wire::netlink::link::LinkChange;
@@ -163,8 +163,8 @@ impl TunDevice {
     fn add_address(&mut self, address: IpAddr, prefix_len: u8) -> Result<(), KernelError> {
         let message = self.address_message(address, prefix_len);
         let flags = MessageFlags::CREATE.with(MessageFlags::REPLACE);
-        let (operation, kind) = ("add an address to a TUN device", MessageType::NEW_ADDRESS);
-        self.requests.request(operation, kind, flags, |out| message.write(out))
+        let kind = MessageType::NEW_ADDRESS;
+        self.requests.request(ADD_ADDRESS, kind, flags, |out| message.write(out))
     }
 
     /// An address that an administrator removed already is no error.
