@@ -24,6 +24,11 @@ pub enum VerbsError {
     /// The driver or the kernel refused.
     #[error("{verb}: {}; {advice}", io::Error::from_raw_os_error(*errno))]
     System { verb: &'static str, errno: i32, advice: String },
+    /// The driver made the object in a form that this build does not know.
+    #[error(
+        "the {what} has an unknown form: {why}; use the device by libibverbs alone (verbs:NAME)"
+    )]
+    UnknownForm { what: &'static str, why: &'static str },
     /// Part of the adapter failed permanently: open the device again.
     #[error("the {what} is lost: {why}")]
     Lost { what: &'static str, why: &'static str },

@@ -75,7 +75,7 @@ fn init_obj(kind: u32, of: impl FnOnce(&mut ffi::mlx5dv_obj)) -> Result<(), Verb
 
 #[cold]
 fn unknown(why: &'static str) -> VerbsError {
-    VerbsError::Lost { what: "ring of a new object", why }
+    VerbsError::UnknownForm { what: "ring of a new object", why }
 }
 
 pub(super) fn completion_ring(hca: &Hca, cq: Cq) -> Result<CompletionRing, VerbsError> {
@@ -182,4 +182,17 @@ fn recv_ring(out: &ffi::mlx5dv_qp, init: &QpInit) -> Result<RecvRing, VerbsError
     let (requests_max, sges_max) = (init.recv_requests_max, init.recv_sges_max);
     let limits = RecvLimits { requests_max, sges_max, stride: out.rq.stride };
     RecvRing::new(memory, record, limits).ok_or(unknown("a receive queue has another length"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::unknown;
+
+    #[test]
+    fn a_ring_of_an_unknown_form_is_not_lost() {
+        let error = unknown("a completion queue has entries of another size").to_string();
+        let expected = "the ring of a new object has an unknown form: a completion queue has \
+                        entries of another size; use the device by libibverbs alone (verbs:NAME)";
+        assert_eq!(error, expected);
+    }
 }
