@@ -91,7 +91,7 @@ impl ControlHandle {
 fn addresses_if_up(interface: &IpoibLink, settings: &InterfaceSettings) -> Option<Vec<IpAddr>> {
     let control = interface.control();
     let own: Vec<_> = control.snapshot().own().collect();
-    let has_lease = control.has_lease() || !settings.asks_for_address();
+    let has_lease = control.has_lease() || !settings.uses_dhcp();
     let has_all = settings.fixed_addresses().all(|one| own.contains(&one.ip));
     (control.is_up() && has_lease && has_all).then_some(own)
 }

@@ -16,7 +16,7 @@ use crate::control_thread::{ControlHandle, ControlThread};
 use crate::error::UpError;
 use crate::host::Host;
 use crate::stack::StackConfig;
-use crate::stand_in::{Served, StandIn};
+use crate::stand_in::{SharedHost, StandIn};
 use pollux_control::thread_check::as_worker;
 use pollux_node::Opened;
 use pollux_node::config::InterfaceSettings;
@@ -51,7 +51,7 @@ pub struct Interface {
 struct Inner {
     // Ends before the host, so that no other thread uses the host.
     control: ControlThread,
-    served: Arc<Served>,
+    shared_host: Arc<SharedHost>,
     clock: Clock,
     /// Ends a sleep of the application in a call.
     woken: Woken,
@@ -79,9 +79,9 @@ impl Interface {
         let (control, hosts) = Host::for_workers(clock.now(), opened, &settings, config, seed)
             .map_err(UpError::Device)?;
         let [host] = <[_; 1]>::try_from(hosts).ok().expect("there is one");
-        let (stand_in, served, woken) = StandIn::new(host).map_err(UpError::Thread)?;
+        let (stand_in, shared_host, woken) = StandIn::new(host).map_err(UpError::Thread)?;
         let control = ControlThread::start(control, clock, stand_in).map_err(UpError::Thread)?;
-        let interface = Self { inner: Rc::new(Inner { control, served, clock, woken }) };
+        let interface = Self { inner: Rc::new(Inner { control, shared_host, clock, woken }) };
         interface.wait_until_up(&settings, timeout)?;
         Ok(interface)
     }
@@ -146,13 +146,13 @@ impl Interface {
     /// Has the application serve the host during a function, which returns its last reading of the
     /// clock, too.
     fn call<R>(&self, f: impl FnOnce(&mut Host, Time) -> (R, Time)) -> R {
-        let Inner { served, control, .. } = &*self.inner;
-        let mut host = served.begin_call();
+        let Inner { shared_host, control, .. } = &*self.inner;
+        let mut host = shared_host.begin_call();
         let now = self.now();
         let (result, now) = as_worker(|| f(&mut host, now));
         hand_to_control(&mut host, control.handle());
         drop(host);
-        served.end_call(now);
+        shared_host.end_call(now);
         result
     }
 
@@ -271,7 +271,7 @@ impl Drop for Inner {
     /// Flushes what sockets have sent and disconnects from peers, with a time limit.
     fn drop(&mut self) {
         let control = self.control.handle();
-        let mut host = self.served.begin_call();
+        let mut host = self.shared_host.begin_call();
         flush_sockets(&mut host, control, self.clock);
         disconnect(&mut host, control, self.clock);
     }

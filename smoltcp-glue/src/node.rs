@@ -137,7 +137,7 @@ impl Setup {
         let bits = |ip: IpAddr| if ip.is_ipv4() { 32 } else { 128 };
         let prefix = parts.filter(|(ip, len)| (1..=bits(*ip)).contains(len));
         match prefix.map(|(ip, len)| Prefix { ip, len }) {
-            Some(prefix) => match prefix.no_host() {
+            Some(prefix) => match prefix.no_host_reason() {
                 None => self.settings.address.push(AddressSetting::Fixed(prefix)),
                 Some(why) => {
                     let wrong = format!("no host can have {text}: {why}; write a host's address");

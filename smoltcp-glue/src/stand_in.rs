@@ -14,36 +14,36 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// How long an application may make no call before the control thread serves its sockets.
-const ABSENT: Duration = Duration::from_millis(10);
+const ABSENT_AFTER: Duration = Duration::from_millis(10);
 
 /// How often the control thread looks whether a call has ended.
-const CALL_LOOK: Duration = Duration::from_millis(50);
+const CALL_CHECK_EVERY: Duration = Duration::from_millis(50);
 
 /// A host, and whether the application is serving it.
-pub(crate) struct Served {
+pub(crate) struct SharedHost {
     host: Mutex<Host>,
-    /// The end of the last call, in nanoseconds; [`Served::CALLED`] during a call.
-    called: AtomicU64,
+    /// The end of the last call, in nanoseconds; [`SharedHost::IN_CALL`] during a call.
+    call_ended: AtomicU64,
 }
 
-impl Served {
-    const CALLED: u64 = u64::MAX;
+impl SharedHost {
+    const IN_CALL: u64 = u64::MAX;
 
     /// The host, for a call of the application.
     pub(crate) fn begin_call(&self) -> MutexGuard<'_, Host> {
-        self.called.store(Self::CALLED, Ordering::Relaxed);
+        self.call_ended.store(Self::IN_CALL, Ordering::Relaxed);
         self.host.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn end_call(&self, now: Time) {
-        self.called.store(now.since_start().as_nanos() as u64, Ordering::Relaxed);
+        self.call_ended.store(now.since_start().as_nanos() as u64, Ordering::Relaxed);
     }
 
     /// When the application counts as absent; `None` during a call.
     fn absent_at(&self) -> Option<Time> {
-        let called = self.called.load(Ordering::Relaxed);
-        let is_called = called == Self::CALLED;
-        (!is_called).then(|| Time::START + Duration::from_nanos(called) + ABSENT)
+        let ended = self.call_ended.load(Ordering::Relaxed);
+        let is_in_call = ended == Self::IN_CALL;
+        (!is_in_call).then(|| Time::START + Duration::from_nanos(ended) + ABSENT_AFTER)
     }
 
     fn absent_host(&self, now: Time) -> Option<MutexGuard<'_, Host>> {
@@ -54,7 +54,7 @@ impl Served {
 
 /// Steps the host of an absent application, and wakes an application that sleeps.
 pub(crate) struct StandIn {
-    served: Arc<Served>,
+    shared_host: Arc<SharedHost>,
     waker: Waker,
     /// The device's, which ends a sleep.
     descriptor: Option<OwnedFd>,
@@ -64,12 +64,14 @@ pub(crate) struct StandIn {
 
 impl StandIn {
     /// Returns the host for the application, and the end of the waker for its sleeps, too.
-    pub(crate) fn new(mut host: Host) -> io::Result<(Self, Arc<Served>, Woken)> {
+    pub(crate) fn new(mut host: Host) -> io::Result<(Self, Arc<SharedHost>, Woken)> {
         let (waker, woken) = waker()?;
         let descriptor = host.wake_descriptor();
-        let served = Arc::new(Served { host: Mutex::new(host), called: AtomicU64::new(0) });
-        let stand_in = Self { served: Arc::clone(&served), waker, descriptor, is_armed: false };
-        Ok((stand_in, served, woken))
+        let shared_host =
+            Arc::new(SharedHost { host: Mutex::new(host), call_ended: AtomicU64::new(0) });
+        let stand_in =
+            Self { shared_host: Arc::clone(&shared_host), waker, descriptor, is_armed: false };
+        Ok((stand_in, shared_host, woken))
     }
 }
 
@@ -78,7 +80,7 @@ impl StepHooks for StandIn {
         if notified != 0 {
             self.waker.wake_if_asleep();
         }
-        let is_busy = self.served.absent_host(now).is_some_and(|mut host| host.step(now));
+        let is_busy = self.shared_host.absent_host(now).is_some_and(|mut host| host.step(now));
         if is_busy {
             // It may sleep outside of calls, at a descriptor.
             self.waker.wake_if_asleep();
@@ -91,15 +93,17 @@ impl StepHooks for StandIn {
     }
 
     fn arm(&mut self, now: Time) {
-        self.is_armed = self.served.absent_host(now).is_some_and(|mut host| host.arm());
+        self.is_armed = self.shared_host.absent_host(now).is_some_and(|mut host| host.arm());
     }
 
     fn sleep_max(&mut self, now: Time) -> Duration {
-        if let Some(mut host) = self.served.absent_host(now).filter(|_| self.is_armed) {
+        if let Some(mut host) = self.shared_host.absent_host(now).filter(|_| self.is_armed) {
             return host.sleep_max(now);
         }
         // The end of a call does not wake this thread.
-        self.served.absent_at().map_or(CALL_LOOK, |absent_at| absent_at.since(now).max(ABSENT))
+        self.shared_host
+            .absent_at()
+            .map_or(CALL_CHECK_EVERY, |absent_at| absent_at.since(now).max(ABSENT_AFTER))
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {

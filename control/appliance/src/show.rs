@@ -105,23 +105,23 @@ enum FaultCommand {
 
 pub fn show(arguments: &ShowArguments) -> Result<(), Box<dyn Error>> {
     match arguments.what {
-        What::Nodes => shown::<NodeStatus>(arguments),
-        What::Ports => shown::<PortStatus>(arguments),
-        What::Links => shown::<LinkStatus>(arguments),
+        What::Nodes => show_table::<NodeStatus>(arguments),
+        What::Ports => show_table::<PortStatus>(arguments),
+        What::Links => show_table::<LinkStatus>(arguments),
         What::Groups => print_rows(arguments, rows(arguments)?, groups),
-        What::Interfaces => shown::<InterfaceStatus>(arguments),
-        What::Neighbors => shown::<NeighborStatus>(arguments),
-        What::Connections => shown::<ConnectionStatus>(arguments),
-        What::Workers => shown::<WorkerStatus>(arguments),
-        What::Acl => shown::<AclStatus>(arguments),
-        What::Multicast => shown::<MulticastStatus>(arguments),
-        What::Routes => shown::<RouteStatus>(arguments),
+        What::Interfaces => show_table::<InterfaceStatus>(arguments),
+        What::Neighbors => show_table::<NeighborStatus>(arguments),
+        What::Connections => show_table::<ConnectionStatus>(arguments),
+        What::Workers => show_table::<WorkerStatus>(arguments),
+        What::Acl => show_table::<AclStatus>(arguments),
+        What::Multicast => show_table::<MulticastStatus>(arguments),
+        What::Routes => show_table::<RouteStatus>(arguments),
         What::Drops => print_rows(arguments, rows(arguments)?, drops),
-        What::Kernel => shown::<KernelStatus>(arguments),
+        What::Kernel => show_table::<KernelStatus>(arguments),
     }
 }
 
-fn shown<R: TableRow + Columns + Selected>(
+fn show_table<R: TableRow + Columns + Selected>(
     arguments: &ShowArguments,
 ) -> Result<(), Box<dyn Error>> {
     print_rows(arguments, rows::<R>(arguments)?, |rows| table(&rows, R::COLUMNS))

@@ -259,7 +259,7 @@ impl InterfaceSettings {
         })
     }
 
-    pub fn asks_for_address(&self) -> bool {
+    pub fn uses_dhcp(&self) -> bool {
         self.address.contains(&AddressSetting::Dhcp)
     }
 }

@@ -56,9 +56,10 @@ impl DoorbellPages {
     /// itself; mostly, they are beside each other.
     pub(crate) fn mappings(&self) -> Vec<(u64, u64)> {
         let own = self.words.as_slice().as_ptr() as u64;
-        let is_one =
+        let is_of_file =
             |mapping: &Mapping| mapping.inode == self.inode && mapping.name.starts_with("/memfd:");
-        let all = mappings().into_iter().filter(|mapping| is_one(mapping) && mapping.start != own);
+        let all =
+            mappings().into_iter().filter(|mapping| is_of_file(mapping) && mapping.start != own);
         let mut ranges: Vec<(u64, u64)> = Vec::new();
         for Mapping { start, end, .. } in all {
             match ranges.last_mut() {
@@ -108,14 +109,14 @@ fn register_halves(register: u32) -> [usize; 2] {
 
 /// What is at an offset of a context's pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum StoreTarget {
     /// The register of completion queues.
     Arm,
     /// So many bytes behind the beginning of a half of a register.
     Send { register: u32, half: usize, at: usize },
 }
 
-impl Place {
+impl StoreTarget {
     /// `None` where no register is.
     pub(crate) fn of(offset: usize) -> Option<Self> {
         if offset == CQ_DOORBELL {
@@ -155,9 +156,9 @@ mod tests {
 
     #[test]
     fn offsets_lead_to_registers() {
-        let send = |register, half, at| Some(Place::Send { register, half, at });
-        for (offset, place) in [
-            (0x20, Some(Place::Arm)),
+        let send = |register, half, at| Some(StoreTarget::Send { register, half, at });
+        for (offset, target) in [
+            (0x20, Some(StoreTarget::Arm)),
             (0x28, None),
             (0x800, send(0, 0, 0)),
             (0x1b08, send(3, 1, 8)),
@@ -166,7 +167,7 @@ mod tests {
             (0x1020, None),
             (0x8800, None),
         ] {
-            assert_eq!(Place::of(offset), place, "{offset:#x}");
+            assert_eq!(StoreTarget::of(offset), target, "{offset:#x}");
         }
     }
 

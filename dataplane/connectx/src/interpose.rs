@@ -140,7 +140,7 @@ impl DeviceFile {
 ///
 /// # Safety
 /// `path` is null or a string.
-unsafe fn note_unopened(folder: c_int, path: *const c_char) {
+unsafe fn note_failed_open(folder: c_int, path: *const c_char) {
     // SAFETY: the address is that of this thread's `errno`, which is to stay; the path is as our
     // caller says.
     unsafe {
@@ -172,7 +172,7 @@ macro_rules! open_functions {
                       found.as_ptr(), flags, mode);
             if fd < 0 {
                 // SAFETY: as above.
-                unsafe { note_unopened(libc::AT_FDCWD, path) };
+                unsafe { note_failed_open(libc::AT_FDCWD, path) };
             }
             fd
         }
@@ -410,7 +410,7 @@ macro_rules! openat_functions {
                            folder, path, flags, mode);
             if fd < 0 {
                 // SAFETY: the path is a string, as POSIX asks for.
-                unsafe { note_unopened(folder, path) };
+                unsafe { note_failed_open(folder, path) };
             }
             fd
         }
@@ -425,7 +425,7 @@ macro_rules! openat_functions {
                              found.as_ptr(), mode);
             if file.is_null() {
                 // SAFETY: as above.
-                unsafe { note_unopened(libc::AT_FDCWD, path) };
+                unsafe { note_failed_open(libc::AT_FDCWD, path) };
             }
             file
         }

@@ -10,8 +10,8 @@
 //! A card need not notice a store that breaks one of them, and the adapter here mostly does not: it
 //! looks later. `store_trap` stops the program at each store.
 
-use crate::doorbell::Place;
-use crate::hca::{Hca, short};
+use crate::doorbell::StoreTarget;
+use crate::hca::{Hca, low_24_bits};
 use crate::objects::{Intake, QpObject};
 use crate::wqe::{BLOCK, Control, be32};
 use pollux_hca::Link;
@@ -164,16 +164,16 @@ impl Rules {
         offset: usize,
         word: [u8; WORD],
     ) -> Judged {
-        let place = Place::of(offset);
-        match place {
-            Some(Place::Send { at: 1.., .. }) => self.counts.words += 1,
-            Some(Place::Arm) => self.counts.arms += 1,
+        let target = StoreTarget::of(offset);
+        match target {
+            Some(StoreTarget::Send { at: 1.., .. }) => self.counts.words += 1,
+            Some(StoreTarget::Arm) => self.counts.arms += 1,
             _ => self.counts.doorbells += 1,
         }
-        let judged = match place {
+        let judged = match target {
             None => Err(StoreFault::NoRegister { offset }),
-            Some(Place::Arm) => arm(hca, context, word),
-            Some(Place::Send { register, half, at }) => {
+            Some(StoreTarget::Arm) => arm(hca, context, word),
+            Some(StoreTarget::Send { register, half, at }) => {
                 let kept = self.registers.entry((context, register)).or_default();
                 match at {
                     0 => kept.begin(hca, (context, register), half, word),
@@ -297,7 +297,7 @@ fn control_of(qp: &QpObject, index: u16) -> Option<Control> {
 fn arm<L: Link>(hca: &Hca<L>, context: u32, word: [u8; WORD]) -> Judged {
     let (stored, cqn) = (be32(&word, 0), be32(&word, 4));
     let mut all = hca.cqs.iter();
-    let cq = all.find(|(number, cq)| cq.context == context && short(*number) == cqn);
+    let cq = all.find(|(number, cq)| cq.context == context && low_24_bits(*number) == cqn);
     let (_, cq) = cq.ok_or(StoreFault::NoCompletionQueue { cqn })?;
     let record = cq.record.word(1);
     match record == stored {

@@ -36,7 +36,7 @@ pub struct DemoArguments {
     json: bool,
 }
 
-type Done<T> = Result<T, Box<dyn Error>>;
+type DemoResult<T> = Result<T, Box<dyn Error>>;
 
 const MODES: [(Mode, &str, &str); 3] = [
     (Mode::Ud, "UD", "datagrams"),
@@ -52,7 +52,7 @@ const FAILED: &str = "All of it runs in this process, so a machine that is busy 
     too slow for it: run it again while a core or two are free. If it fails again, it is a defect \
     of Pollux: report what is printed above, the number of cores and what uname -a prints.";
 
-pub fn demo(arguments: &DemoArguments) -> Done<()> {
+pub fn demo(arguments: &DemoArguments) -> DemoResult<()> {
     let progress = Progress { json: arguments.json };
     progress.line("An InfiniBand fabric in software, and IP over it, in this process alone.\n");
     let fabric = progress.step("a switch, three hosts, a subnet manager", || {
@@ -63,7 +63,7 @@ pub fn demo(arguments: &DemoArguments) -> Done<()> {
     let mut rows = Vec::new();
     for (mode, name, by) in MODES {
         progress.line(&format!("\n{name}: {by}"));
-        let row = show(&progress, &fabric, mode, name);
+        let row = run_mode(&progress, &fabric, mode, name);
         rows.push(row.map_err(|error| format!("{name}: {error}\n{FAILED}"))?);
     }
     match arguments.json {
@@ -76,18 +76,18 @@ pub fn demo(arguments: &DemoArguments) -> Done<()> {
     Ok(())
 }
 
-fn show(progress: &Progress, fabric: &Embedded, mode: Mode, name: &str) -> Done<Value> {
+fn run_mode(progress: &Progress, fabric: &Embedded, mode: Mode, name: &str) -> DemoResult<Value> {
     let is_over = AtomicBool::new(false);
     let (sender, states) = sync_channel(2);
     std::thread::scope(|scope| {
         // Ends the servers, also after an error.
-        let _end = End(&is_over);
+        let _end = EndServers(&is_over);
         for host in [2, 3] {
             let (sender, is_over) = (sender.clone(), &is_over);
             scope.spawn(move || serve(fabric, mode, host, &sender, is_over));
         }
         drop(sender);
-        let row = measured(progress, fabric, mode, name, &states);
+        let row = measure_mode(progress, fabric, mode, name, &states);
         // A server that failed may be the reason for an error here.
         match (row, states.try_recv()) {
             (Ok(_), Ok(Err(host))) => Err(host.into()),
@@ -97,13 +97,13 @@ fn show(progress: &Progress, fabric: &Embedded, mode: Mode, name: &str) -> Done<
     })
 }
 
-fn measured(
+fn measure_mode(
     progress: &Progress,
     fabric: &Embedded,
     mode: Mode,
     name: &str,
     states: &Receiver<Result<(), String>>,
-) -> Done<Value> {
+) -> DemoResult<Value> {
     let (interface, up) = come_up(progress, fabric, mode, states)?;
     let (first, mtu) = resolve(progress, &interface, mode, address(2))?;
     let (second, _) = resolve(progress, &interface, mode, address(3))?;
@@ -112,7 +112,7 @@ fn measured(
         let bytes = measure::longest(&interface, to, mtu)?;
         Ok((bytes, format!("an echo of {bytes} bytes")))
     })?;
-    let trips = |what: &str, f: &dyn Fn() -> Done<RoundTrips>| {
+    let trips = |what: &str, f: &dyn Fn() -> DemoResult<RoundTrips>| {
         progress.step(what, || {
             let trips = f()?;
             let text = trips.text();
@@ -146,10 +146,10 @@ fn come_up(
     fabric: &Embedded,
     mode: Mode,
     states: &Receiver<Result<(), String>>,
-) -> Done<(Interface, Duration)> {
+) -> DemoResult<(Interface, Duration)> {
     let mut took = Duration::ZERO;
     let interface = progress.step("three interfaces join the broadcast group", || {
-        let (interface, time) = timed(|| -> Done<_> {
+        let (interface, time) = timed(|| -> DemoResult<_> {
             let interface = up(fabric, mode, 1)?;
             for _ in [2, 3] {
                 // Steps its own interface while it waits.
@@ -175,7 +175,7 @@ fn resolve(
     interface: &Interface,
     mode: Mode,
     to: IpAddr,
-) -> Done<(Value, u32)> {
+) -> DemoResult<(Value, u32)> {
     progress.step(&format!("{to} is resolved, and pinged"), || {
         let (found, took) = timed(|| find(interface, mode, to));
         let one = found?;
@@ -189,7 +189,7 @@ fn resolve(
 }
 
 /// Pings until the transport to a host is that of the mode.
-fn find(interface: &Interface, mode: Mode, to: IpAddr) -> Done<NeighborRoute> {
+fn find(interface: &Interface, mode: Mode, to: IpAddr) -> DemoResult<NeighborRoute> {
     let mut rest = TIMEOUT;
     loop {
         let (answer, took) = timed(|| interface.ping(to, 56, rest));
@@ -223,7 +223,7 @@ fn serve(
     sender: &SyncSender<Result<(), String>>,
     is_over: &AtomicBool,
 ) {
-    let run = || -> Done<()> {
+    let run = || -> DemoResult<()> {
         let serving = DemoHost::new(up(fabric, mode, host)?, address(host))?;
         sender.send(Ok(()))?;
         Ok(serving.run(is_over)?)
@@ -234,7 +234,7 @@ fn serve(
     }
 }
 
-fn up(fabric: &Embedded, mode: Mode, host: u8) -> Done<Interface> {
+fn up(fabric: &Embedded, mode: Mode, host: u8) -> DemoResult<Interface> {
     let setup = Node::open(&fabric.port(&format!("host{host}")))?.interface("ib0");
     let setup = setup.address(&format!("{}/24", address(host))).mode(mode).timeout(TIMEOUT);
     Ok(setup.up()?)
@@ -262,9 +262,9 @@ fn figures(rows: &[Value]) -> String {
 }
 
 /// Ends the servers when it is dropped.
-struct End<'a>(&'a AtomicBool);
+struct EndServers<'a>(&'a AtomicBool);
 
-impl Drop for End<'_> {
+impl Drop for EndServers<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }
@@ -279,7 +279,7 @@ impl Progress {
         self.print(&format!("{line}\n"));
     }
 
-    fn step<T>(&self, what: &str, f: impl FnOnce() -> Done<(T, String)>) -> Done<T> {
+    fn step<T>(&self, what: &str, f: impl FnOnce() -> DemoResult<(T, String)>) -> DemoResult<T> {
         self.print(&format!("  {what:<44}"));
         match f() {
             Ok((result, text)) => {

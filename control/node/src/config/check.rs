@@ -7,7 +7,7 @@
 use super::acl::ACL_RULES_MAX;
 use super::domain::{DEFAULT_DOMAIN, DOMAINS_MAX};
 use super::error::{Faults, unknown_table};
-use super::host_address::{is_of_its_link, no_host};
+use super::host_address::{is_link_local, no_host_reason};
 use super::lines::Step;
 use super::multicast::multicast;
 use super::{
@@ -183,7 +183,7 @@ impl<'a> InterfaceCheck<'a> {
 
     fn keys(&self, faults: &mut Faults) {
         let Self { name, interface } = self;
-        let Some(key) = interface.foreign_key() else { return };
+        let Some(key) = interface.unsupported_key() else { return };
         let kind = interface.kind;
         let reason = format!("{name} has kind \"{kind}\", which has no key `{key}`; remove it");
         faults.add(&self.path([key.into()]), reason);
@@ -233,7 +233,7 @@ impl<'a> InterfaceCheck<'a> {
         for (nth, prefix) in interface.kernel_address.iter().enumerate() {
             self.is_another_host("kernel_address", nth, prefix.ip, faults);
             let reason = prefix
-                .no_host()
+                .no_host_reason()
                 .map(|what| format!("the kernel's end of {name} cannot have {prefix}: {what}"));
             faults.refuse(&self.path(["kernel_address".into(), nth.into()]), reason);
         }
@@ -316,7 +316,7 @@ impl<'a> InterfaceCheck<'a> {
             let super::AddressSetting::Fixed(prefix) = address else { continue };
             let path = self.path(["address".into(), nth.into()]);
             let ip = prefix.ip;
-            let no_host = prefix.no_host().map(|what| {
+            let no_host = prefix.no_host_reason().map(|what| {
                 format!("{name} cannot have {ip}/{}: {what}; write a host's address", prefix.len)
             });
             faults.refuse(&path, no_host);
@@ -324,7 +324,7 @@ impl<'a> InterfaceCheck<'a> {
             faults.refuse(&path, (ip.is_ipv6() && !interface.ipv6).then_some(with_v6));
             let twice = format!("{name} has {ip} twice; remove one");
             faults.refuse(&path, (!own.insert(ip)).then_some(twice));
-            if !is_of_its_link(ip) {
+            if !is_link_local(ip) {
                 let other = unique.addresses.insert((&interface.domain, ip), name);
                 let reason = |other| format!("{name} and {other} both have {ip}; change one");
                 faults.refuse(&path, other.map(reason));
@@ -355,7 +355,7 @@ impl<'a> InterfaceCheck<'a> {
     fn is_another_host(&self, what: &str, nth: usize, ip: IpAddr, faults: &mut Faults) {
         let name = self.name;
         let own = || self.interface.fixed_addresses().any(|prefix| prefix.ip == ip);
-        let why = no_host(ip).or_else(|| own().then(|| format!("{name} itself has it")));
+        let why = no_host_reason(ip).or_else(|| own().then(|| format!("{name} itself has it")));
         let reason =
             why.map(|why| format!("{ip} cannot be a {what} of {name}: {why}; change or remove it"));
         faults.refuse(&self.path([what.into(), nth.into()]), reason);

@@ -249,7 +249,7 @@ impl InterfaceSettings {
             ("mode", connects(self) != connects(new)),
             ("mtu", self.mtu != new.mtu && !is_plain),
             ("workers", self.workers != new.workers),
-            ("DHCP setting", self.asks_for_address() != new.asks_for_address()),
+            ("DHCP setting", self.uses_dhcp() != new.uses_dhcp()),
             ("ipv6", self.ipv6 != new.ipv6),
             ("vlan", self.vlan != new.vlan),
             ("frames", self.frames != new.frames),

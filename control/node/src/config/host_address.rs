@@ -4,7 +4,7 @@ use super::Prefix;
 use std::net::{IpAddr, Ipv4Addr};
 
 /// The reason for which no host can have an address.
-pub(super) fn no_host(ip: IpAddr) -> Option<String> {
+pub(super) fn no_host_reason(ip: IpAddr) -> Option<String> {
     let why = match ip {
         IpAddr::V4(ip) => match ip.octets()[0] {
             0 => "0.0.0.0/8 means this network (RFC 1122 3.2.1.3)",
@@ -27,7 +27,7 @@ pub(super) fn no_host(ip: IpAddr) -> Option<String> {
 impl Prefix {
     /// The reason for which no host can have this address; network, broadcast and anycast addresses
     /// are of no host.
-    pub fn no_host(&self) -> Option<String> {
+    pub fn no_host_reason(&self) -> Option<String> {
         let Self { ip, len } = self;
         let of_network = || match ip {
             // A /31 has two hosts (RFC 3021).
@@ -49,11 +49,11 @@ impl Prefix {
             }
             _ => None,
         };
-        no_host(*ip).or_else(of_network)
+        no_host_reason(*ip).or_else(of_network)
     }
 }
 
-pub(super) fn is_of_its_link(ip: IpAddr) -> bool {
+pub(super) fn is_link_local(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(ip) => ip.is_link_local(),
         IpAddr::V6(ip) => ip.is_unicast_link_local(),

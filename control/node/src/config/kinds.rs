@@ -100,7 +100,7 @@ pub(super) fn vlan<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<
 
 impl InterfaceSettings {
     /// A key with another value than its default that interfaces of this kind do not have.
-    pub(super) fn foreign_key(&self) -> Option<&'static str> {
+    pub(super) fn unsupported_key(&self) -> Option<&'static str> {
         let default = Self::default();
         let of_infiniband = [
             ("management", self.management != default.management),

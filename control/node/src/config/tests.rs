@@ -36,10 +36,10 @@ fn a_file_is_read_with_its_defaults() {
     assert_eq!((ib0.pkey, ib0.mode, ib0.ipv6), (PKey(0x8001), Mode::Rc, true));
     let v6 = Prefix { ip: "fd00::1".parse().unwrap(), len: 64 };
     assert_eq!(ib0.address[1], AddressSetting::Fixed(v6));
-    assert!(!ib0.asks_for_address());
+    assert!(!ib0.uses_dhcp());
     let asking = NodeConfig::read("f", &WHOLE.replace("fd00::1/64", "dhcp")).unwrap();
     let ib0 = &asking.interfaces["ib0"];
-    assert_eq!((ib0.fixed_addresses().count(), ib0.asks_for_address()), (1, true));
+    assert_eq!((ib0.fixed_addresses().count(), ib0.uses_dhcp()), (1, true));
     let link = ib0.neighbor[0].link.ipoib().expect("20 bytes");
     assert_eq!((link.rc, link.qpn, link.gid.0[15]), (true, Qpn(0x48), 1));
     let least = NodeConfig::read("f", "[interface.a]\ndevice = 'mlx5_0'").unwrap();

@@ -115,7 +115,7 @@ pub(super) fn config(settings: &InterfaceSettings, port: &PortHandle, qpn: Qpn) 
     };
     InterfaceConfig {
         addresses: settings.fixed_addresses().map(|prefix| (prefix.ip, prefix.len)).collect(),
-        dhcp: settings.asks_for_address(),
+        dhcp: settings.uses_dhcp(),
         mtu_max: settings.mtu,
         routers: settings.router.clone(),
         neighbors: settings

@@ -458,7 +458,7 @@ impl ConfiguredInterface {
     pub(super) fn is_coming_up(&self) -> bool {
         let Ok(interface) = &self.interface else { return true };
         let has_ipv4 = || interface.addresses().iter().any(|one| one.ip.is_ipv4());
-        !interface.is_up() || self.settings.asks_for_address() && !has_ipv4()
+        !interface.is_up() || self.settings.uses_dhcp() && !has_ipv4()
     }
 
     /// Whether it could have a route to this address, by its settings or by DHCP.
@@ -469,7 +469,7 @@ impl ConfiguredInterface {
         is_local && settings.ipv6
             || settings.fixed_addresses().any(|prefix| prefix.contains(to))
             || settings.router.iter().any(is_of_family)
-            || settings.asks_for_address() && to.is_ipv4()
+            || settings.uses_dhcp() && to.is_ipv4()
     }
 }
 

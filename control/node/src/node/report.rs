@@ -188,7 +188,7 @@ impl Report<'_> {
                 no(format!("no interface has a route to {to}; see `pollux show interfaces`"))
             }
         })?;
-        let (state, asks) = (named.state(), named.settings.asks_for_address());
+        let (state, asks) = (named.state(), named.settings.uses_dhcp());
         let interface = named.interface.as_mut();
         let interface = interface.map_err(|_| later(format!("{name} is {state}")))?;
         let id = interface.ping(now, request).map_err(|error| match error {

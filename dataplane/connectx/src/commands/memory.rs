@@ -2,7 +2,7 @@
 
 use super::{Answer, Call, NO_ANSWER, errno};
 use crate::abi::{self, command};
-use crate::hca::{Hca, short};
+use crate::hca::{Hca, low_24_bits};
 use crate::objects::{PAGE, ProgramMemory, RegionObject};
 use crate::qp_attributes::access_of_bits;
 use crate::shared_pages::SharedPages;
@@ -47,7 +47,7 @@ impl<L: Link> Hca<L> {
     pub(super) fn alloc_pd(&mut self, context: u32, call: &Call<'_>) -> Answer {
         let Pd(pd) = self.device.create_pd().map_err(errno)?;
         self.contexts.get_mut(context).ok_or(Errno::BADF)?.pds.push(pd);
-        let answer = abi::AllocPdResp { pd_handle: pd, pdn: short(pd) };
+        let answer = abi::AllocPdResp { pd_handle: pd, pdn: low_24_bits(pd) };
         Ok(call.answer(&answer, &[]))
     }
 

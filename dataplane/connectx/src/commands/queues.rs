@@ -5,7 +5,7 @@ use crate::abi;
 use crate::cqe::resized;
 use crate::events::EventQueue;
 use crate::hca::completions::{put, waiting};
-use crate::hca::{Hca, SrqRing, short};
+use crate::hca::{Hca, SrqRing, low_24_bits};
 use crate::objects::{CqObject, ProgramMemory, QpObject, Record, RecvSlots, SrqObject};
 use pollux_hca::Link;
 use pollux_verbs::{Device, Pd};
@@ -59,7 +59,7 @@ impl<L: Link> Hca<L> {
         let number = self.cqs.insert(object).map_err(|_| Errno::NOMEM)?;
         self.cq_numbers.push(number);
         let answer = abi::CreateCqResp { cq_handle: number, cqe: asked.cqe };
-        Ok(call.answer(&answer, [short(number), 0].as_bytes()))
+        Ok(call.answer(&answer, [low_24_bits(number), 0].as_bytes()))
     }
 
     /// Moves a queue to another ring. The last entry in the old ring is one that says so; libmlx5
@@ -136,7 +136,7 @@ impl<L: Link> Hca<L> {
             limit: 0,
         };
         let number = self.srqs.insert(object).map_err(|_| Errno::NOMEM)?;
-        let srqn = short(number);
+        let srqn = low_24_bits(number);
         let (srq_handle, max_wr, max_sge) = (number, count - 1, asked.max_sge);
         let answer = abi::CreateSrqResp { srq_handle, max_wr, max_sge, srqn };
         Ok(call.answer(&answer, [srqn, 0].as_bytes()))

@@ -35,11 +35,11 @@ impl<L: Link> Hca<L> {
 
     pub(super) fn send_events(&mut self) {
         while let Some(event) = self.device.adapter.async_event() {
-            self.send_async(event);
+            self.send_async_event(event);
         }
     }
 
-    fn send_async(&mut self, event: AsyncEvent) {
+    fn send_async_event(&mut self, event: AsyncEvent) {
         let of_qp = |qp| self.qps.iter().find(|(_, one)| one.qp == qp).map(|(_, one)| one);
         let qp = |qp, number| of_qp(qp).map(|one| (one.context, one.user_handle, number));
         let target = match event {

@@ -1,7 +1,7 @@
 //! Completions, written into the program's rings, and the notifications that it asked for.
 
 use super::scatter::{self, BEFORE_ENTRY_MAX, IN_ENTRY_MAX};
-use super::{Hca, async_events, short};
+use super::{Hca, async_events, low_24_bits};
 use crate::cqe::{CQE_BYTES, Format, WorkId, encode, set_format};
 use crate::objects::{CqObject, QpObject};
 use pollux_hca::Link;
@@ -11,10 +11,10 @@ use std::sync::atomic::{Ordering, fence};
 impl<L: Link> Hca<L> {
     pub(super) fn move_completions(&mut self) -> bool {
         let completed = self.device.adapter.completed();
-        if completed == self.moved {
+        if completed == self.completions_moved {
             return false;
         }
-        self.moved = completed;
+        self.completions_moved = completed;
         for index in 0..self.cq_numbers.len() {
             self.move_completions_of(self.cq_numbers[index]);
         }
@@ -65,7 +65,7 @@ impl<L: Link> Hca<L> {
         };
         let version = self.contexts.get(cq.context).map_or(1, |context| context.cqe_version);
         let is_recv = matches!(WorkId::from_u64(completion.id), WorkId::Recv { .. });
-        let srqn = if is_recv { qp.srq.map_or(0, short) } else { 0 };
+        let srqn = if is_recv { qp.srq.map_or(0, low_24_bits) } else { 0 };
         let srqn_uidx = if version == 0 { srqn } else { qp.user_index } & 0xff_ffff;
         let mut cqe = encode(completion, srqn_uidx);
         let is_long = cq.entry_bytes > CQE_BYTES;
@@ -136,7 +136,7 @@ impl<L: Link> Hca<L> {
                 let number = self.cq_numbers[index];
                 let Some(cq) = self.cqs.get_mut(number) else { continue };
                 let word = cq.record.word(1);
-                let is_named = short(number) == doorbell.cqn;
+                let is_named = low_24_bits(number) == doorbell.cqn;
                 if cq.context != context || !is_named && word == cq.arm_seen {
                     continue;
                 }

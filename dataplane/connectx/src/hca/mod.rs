@@ -47,7 +47,7 @@ pub(crate) struct Hca<L: Link> {
     parts: WqeParts,
     slot: Vec<u8>,
     /// Completions of the adapter when they were moved last.
-    moved: u64,
+    completions_moved: u64,
     /// Some queue pair has sends that the adapter had no space for.
     has_waiting_sends: bool,
     turns: u32,
@@ -58,7 +58,7 @@ pub(crate) struct Hca<L: Link> {
 }
 
 /// Completions that are moved in a row.
-const COMPLETIONS: usize = 32;
+const COMPLETIONS_AT_ONCE: usize = 32;
 /// Turns between looks for what nothing tells of: receives that were posted to queue pairs in
 /// error, which ring no doorbell, and events that found their socket full.
 const TURNS_PER_FLUSH: u32 = 32;
@@ -80,10 +80,10 @@ impl<L: Link> Hca<L> {
             qp_numbers: Vec::new(),
             by_qpn: BTreeMap::new(),
             handles: Handles::new(),
-            completions: vec![Completion::NOTHING; COMPLETIONS],
+            completions: vec![Completion::NOTHING; COMPLETIONS_AT_ONCE],
             parts: WqeParts::default(),
             slot: Vec::new(),
-            moved: 0,
+            completions_moved: 0,
             has_waiting_sends: false,
             turns: 0,
             faults_reported: 0,
@@ -151,6 +151,6 @@ impl<L: Link> Hca<L> {
 }
 
 /// The number of a queue as the adapter's formats have it: 24 bits.
-pub(crate) const fn short(number: u32) -> u32 {
+pub(crate) const fn low_24_bits(number: u32) -> u32 {
     number & 0xff_ffff
 }

@@ -40,11 +40,11 @@ impl Hca {
             let got = unsafe { (self.fast.poll_cq)(queue.object.raw(), asked, first) };
             if got < 0 {
                 // Return the earlier completions; the next poll fails as well.
-                return if done > 0 { Ok(done) } else { Err(self.broken()) };
+                return if done > 0 { Ok(done) } else { Err(self.poll_error()) };
             }
             let got = (got as usize).min(part.len());
-            for (done, raw) in part.iter_mut().zip(self.polled.first(got)) {
-                *done = completion(queue, raw);
+            for (slot, raw) in part.iter_mut().zip(self.polled.first(got)) {
+                *slot = completion(queue, raw);
             }
             done += got;
             if got < part.len() {
@@ -56,7 +56,7 @@ impl Hca {
 
     /// The error of a failed poll. The library gives no errno; an event has the reason.
     #[cold]
-    fn broken(&self) -> VerbsError {
+    fn poll_error(&self) -> VerbsError {
         let error = self.refused("poll")(Errno::IO.raw_os_error());
         let VerbsError::System { verb, errno, .. } = error else { return error };
         let name = &self.attributes.name;
@@ -73,21 +73,21 @@ fn completion(queue: &CompletionQueue, raw: &ffi::ibv_wc) -> Completion {
     }
     let kind = kind_of(raw.opcode());
     let status = CompletionStatus::Success;
-    let done = Completion { id, qpn, status, kind, ..Completion::NOTHING };
+    let common = Completion { id, qpn, status, kind, ..Completion::NOTHING };
     match kind {
         CompletionKind::Recv | CompletionKind::RecvWriteImm => Completion {
             bytes: raw.len() as u32,
             with: with(raw),
             from: source(queue, qpn, raw),
-            ..done
+            ..common
         },
         CompletionKind::Read | CompletionKind::CompareSwap | CompletionKind::FetchAdd => {
-            Completion { bytes: raw.len() as u32, ..done }
+            Completion { bytes: raw.len() as u32, ..common }
         }
         CompletionKind::Send
         | CompletionKind::Write
         | CompletionKind::Bind
-        | CompletionKind::LocalInvalidate => done,
+        | CompletionKind::LocalInvalidate => common,
     }
 }
 
