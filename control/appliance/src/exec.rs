@@ -92,7 +92,11 @@ pub fn exec(arguments: &ExecArguments) -> Result<ExitCode, Box<dyn Error>> {
 
 fn address(text: &str) -> Result<Prefix, String> {
     let prefix = Prefix::parse(text).filter(|prefix| prefix.len > 0);
-    prefix.ok_or_else(|| "write an address with its prefix, as 10.0.0.1/24 or fd00::1/64".into())
+    let prefix = prefix.ok_or("write an address with its prefix, as 10.0.0.1/24 or fd00::1/64")?;
+    match prefix.no_host_reason() {
+        None => Ok(prefix),
+        Some(reason) => Err(format!("no host can have it: {reason}; write a host's address")),
+    }
 }
 
 /// Waits for the program, and keeps the files of its port up to date meanwhile.
@@ -129,4 +133,25 @@ fn report(missing: &MissingParts) {
 fn exit_code(status: ExitStatus) -> ExitCode {
     let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
     ExitCode::from(code as u8)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::address;
+
+    #[test]
+    fn an_address_is_one_that_a_host_can_have() {
+        assert!(address("10.0.0.1/24").is_ok() && address("fd00::1/64").is_ok());
+        for (text, reason) in [
+            ("10.0.0.1", "10.0.0.1/24"),
+            ("10.0.0.1/0", "10.0.0.1/24"),
+            ("10.0.0.0/24", "network"),
+            ("10.0.0.255/24", "broadcast"),
+            ("224.0.0.1/24", "multicast"),
+            ("fd00::/64", "all routers"),
+        ] {
+            let error = address(text).expect_err(text);
+            assert!(error.contains(reason), "{text}: {error}");
+        }
+    }
 }
