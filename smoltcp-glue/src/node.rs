@@ -132,11 +132,7 @@ impl Setup {
     /// Adds an address with its prefix length, such as `10.0.0.1/24`; or `dhcp`, for a DHCP lease.
     #[must_use]
     pub fn address(mut self, text: &str) -> Self {
-        let parts = text.split_once('/');
-        let parts = parts.and_then(|(ip, len)| Some((ip.parse().ok()?, len.parse().ok()?)));
-        let bits = |ip: IpAddr| if ip.is_ipv4() { 32 } else { 128 };
-        let prefix = parts.filter(|(ip, len)| (1..=bits(*ip)).contains(len));
-        match prefix.map(|(ip, len)| Prefix { ip, len }) {
+        match Prefix::parse_address(text) {
             Some(prefix) => match prefix.no_host_reason() {
                 None => self.settings.address.push(AddressSetting::Fixed(prefix)),
                 Some(why) => {

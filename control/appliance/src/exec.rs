@@ -91,8 +91,8 @@ pub fn exec(arguments: &ExecArguments) -> Result<ExitCode, Box<dyn Error>> {
 }
 
 fn address(text: &str) -> Result<Prefix, String> {
-    let prefix = Prefix::parse(text).filter(|prefix| prefix.len > 0);
-    let prefix = prefix.ok_or("write an address with its prefix, as 10.0.0.1/24 or fd00::1/64")?;
+    let prefix = Prefix::parse_address(text)
+        .ok_or("write an address with its prefix, as 10.0.0.1/24 or fd00::1/64")?;
     match prefix.no_host_reason() {
         None => Ok(prefix),
         Some(reason) => Err(format!("no host can have it: {reason}; write a host's address")),

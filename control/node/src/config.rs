@@ -81,6 +81,7 @@ mod text;
 pub use acl::{AclSettings, AclVerb, RpfMode};
 pub use domain::{DEFAULT_DOMAIN, DomainSettings};
 pub use error::{ConfigError, ConfigErrors};
+pub(crate) use host_address::is_link_local;
 pub use kinds::{FrameAccess, InterfaceKind, NeighborLink};
 pub use multicast::{MulticastKey, MulticastSettings};
 pub use prefix::Prefix;
@@ -361,7 +362,7 @@ impl<'de> Deserialize<'de> for AddressSetting {
         let text = String::deserialize(deserializer)?;
         let setting = match text.as_str() {
             "dhcp" => Some(Self::Dhcp),
-            text => Prefix::parse(text).filter(|prefix| prefix.len > 0).map(Self::Fixed),
+            text => Prefix::parse_address(text).map(Self::Fixed),
         };
         valid(setting, || {
             format!(

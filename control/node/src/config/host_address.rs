@@ -1,7 +1,7 @@
 //! Addresses that no host can have, and addresses of link scope.
 
 use super::Prefix;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 
 /// The reason for which no host can have an address.
 pub(super) fn no_host_reason(ip: IpAddr) -> Option<String> {
@@ -32,19 +32,18 @@ impl Prefix {
         let of_network = || match ip {
             // A /31 has two hosts (RFC 3021).
             IpAddr::V4(ip) if *len < 31 => {
-                let hosts = u32::MAX >> len;
-                let network = Ipv4Addr::from_bits(ip.to_bits() & !hosts);
+                let (hosts, network) = (u32::MAX >> len, self.network());
                 match ip.to_bits() & hosts {
-                    0 => Some(format!("it is the network {network}/{len} itself")),
+                    0 => Some(format!("it is the network {network} itself")),
                     bits if bits == hosts => {
-                        Some(format!("it is the broadcast address of {network}/{len}"))
+                        Some(format!("it is the broadcast address of {network}"))
                     }
                     _ => None,
                 }
             }
             // So has a /127 (RFC 6164).
             IpAddr::V6(ip) if *len < 127 => {
-                let is_anycast = ip.to_bits() & (u128::MAX >> len) == 0;
+                let is_anycast = *self == self.network();
                 is_anycast.then(|| format!("all routers of {ip}/{len} have it (RFC 4291 2.6.1)"))
             }
             _ => None,
@@ -53,7 +52,7 @@ impl Prefix {
     }
 }
 
-pub(super) fn is_link_local(ip: IpAddr) -> bool {
+pub(crate) fn is_link_local(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(ip) => ip.is_link_local(),
         IpAddr::V6(ip) => ip.is_unicast_link_local(),

@@ -138,7 +138,7 @@ pub(super) fn prefixes<'de, D: Deserializer<'de>>(
 ) -> Result<Vec<Prefix>, D::Error> {
     let texts = Vec::<String>::deserialize(deserializer)?;
     let parse = |text: &String| {
-        valid(Prefix::parse(text).filter(|prefix| prefix.len > 0), || {
+        valid(Prefix::parse_address(text), || {
             format!("{text:?} is not an address with a prefix; write 10.0.0.1/24 or fd00::1/64")
         })
     };

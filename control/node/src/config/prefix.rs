@@ -19,6 +19,11 @@ impl Prefix {
         (prefix.len <= bits).then_some(prefix)
     }
 
+    /// An address with the length of its link's prefix, which is not 0.
+    pub fn parse_address(text: &str) -> Option<Self> {
+        Self::parse(text).filter(|prefix| prefix.len > 0)
+    }
+
     /// The same without host bits.
     pub fn network(&self) -> Self {
         let ip = match self.ip {

@@ -7,6 +7,7 @@
 use super::netlink_socket::NetlinkSocket;
 use super::tun::{TunOptions, TunQueue};
 use super::{ADD_ADDRESS, KernelError};
+use crate::config::is_link_local;
 use pollux_mem::tun::{OFFLOAD_CHECKSUM, OFFLOAD_TSO_V4, OFFLOAD_TSO_V6};
 use pollux_wire::netlink::ip_address::{AddressFlags, AddressMessage};
 use pollux_wire::netlink::link::LinkChange;
@@ -179,16 +180,12 @@ impl TunDevice {
     }
 
     fn address_message(&self, address: IpAddr, prefix_len: u8) -> AddressMessage {
-        let on_link = match address {
-            IpAddr::V4(address) => address.is_link_local(),
-            IpAddr::V6(address) => address.is_unicast_link_local(),
-        };
         AddressMessage {
             index: self.index,
             address,
             prefix_len,
             flags: AddressFlags::PERMANENT.with(AddressFlags::NO_DAD),
-            scope: if on_link { SCOPE_LINK } else { 0 },
+            scope: if is_link_local(address) { SCOPE_LINK } else { 0 },
         }
     }
 }
