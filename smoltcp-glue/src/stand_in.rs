@@ -1,7 +1,8 @@
 //! Serves the sockets of an inline application that makes no calls, by the control thread.
 //!
 //! An inline application serves its sockets itself, in its calls. While it computes, the control
-//! thread does that, so that no peer times out. It also wakes an application that sleeps in a call.
+//! thread serves them, so that no peer times out. The control thread also wakes an application that
+//! sleeps in a call.
 
 use crate::control_thread::StepHooks;
 use crate::host::Host;
@@ -16,10 +17,10 @@ use std::time::Duration;
 /// How long an application may make no call before the control thread serves its sockets.
 const ABSENT_AFTER: Duration = Duration::from_millis(10);
 
-/// How often the control thread looks whether a call has ended.
+/// How often the control thread checks whether a call has ended.
 const CALL_CHECK_EVERY: Duration = Duration::from_millis(50);
 
-/// A host, and whether the application is serving it.
+/// A host that the application and the control thread serve in turn.
 pub(crate) struct SharedHost {
     host: Mutex<Host>,
     /// The end of the last call, in nanoseconds; [`SharedHost::IN_CALL`] during a call.
@@ -46,6 +47,7 @@ impl SharedHost {
         (!is_in_call).then(|| Time::START + Duration::from_nanos(ended) + ABSENT_AFTER)
     }
 
+    /// The host, if the application is absent and has not begun a call meanwhile.
     fn absent_host(&self, now: Time) -> Option<MutexGuard<'_, Host>> {
         self.absent_at().filter(|absent_at| *absent_at <= now)?;
         self.host.try_lock().ok()
@@ -56,14 +58,15 @@ impl SharedHost {
 pub(crate) struct StandIn {
     shared_host: Arc<SharedHost>,
     waker: Waker,
-    /// The device's, which ends a sleep.
+    /// The descriptor of the device, which ends a sleep of the control thread.
     descriptor: Option<OwnedFd>,
-    /// The application is absent. Otherwise notifications of the device are for it.
+    /// The device wakes the control thread, since the application is absent. Otherwise its
+    /// notifications are for the application.
     is_armed: bool,
 }
 
 impl StandIn {
-    /// Returns the host for the application, and the end of the waker for its sleeps, too.
+    /// Also returns the host for the application, and the end of the waker at which it sleeps.
     pub(crate) fn new(mut host: Host) -> io::Result<(Self, Arc<SharedHost>, Woken)> {
         let (waker, woken) = waker()?;
         let descriptor = host.wake_descriptor();
@@ -82,7 +85,7 @@ impl StepHooks for StandIn {
         }
         let is_busy = self.shared_host.absent_host(now).is_some_and(|mut host| host.step(now));
         if is_busy {
-            // It may sleep outside of calls, at a descriptor.
+            // The application may sleep outside of calls, at a descriptor.
             self.waker.wake_if_asleep();
         }
         is_busy

@@ -18,7 +18,7 @@ use std::process::{Child, Command, ExitCode, ExitStatus};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
-/// How often programs see the state and the counters of the port anew.
+/// How often the state and the counters of the port, as programs see them, are updated.
 const REFRESH_EVERY: Duration = Duration::from_secs(1);
 /// The same while the subnet manager brings the port up.
 const REFRESH_SETTLING_EVERY: Duration = Duration::from_millis(100);
@@ -77,7 +77,7 @@ pub fn exec(arguments: &ExecArguments) -> Result<ExitCode, Box<dyn Error>> {
         .spawn()
         .map_err(|error| format!("{}: {error}", arguments.program[0].to_string_lossy()))?;
     let pid = Pid::from_child(&child);
-    // The child is not waited for before `wait` returns, so the number is its own until then.
+    // The process ID is the child's until `wait` has collected it.
     std::thread::spawn(move || {
         while matches!((&wake).read(&mut [0]), Ok(1)) {
             let _ = kill_process(pid, Signal::TERM);
@@ -129,7 +129,8 @@ fn report(missing: &MissingParts) {
     }
 }
 
-/// As a shell has it: the program's own code, or 128 and the number of the signal that ended it.
+/// The exit code, as shells report it: the program's own, or 128 plus the number of the signal that
+/// ended it.
 fn exit_code(status: ExitStatus) -> ExitCode {
     let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
     ExitCode::from(code as u8)

@@ -1,5 +1,5 @@
-//! The log of `pollux run`: a line for each notice, on standard output, which a service manager
-//! keeps. As JSON, a line has the keys `time` (RFC 3339), `level`, `about` and `message`. Text
+//! The log of `pollux run`: a line for each notice, on standard output, where a service manager
+//! takes it. As JSON, a line has the keys `time` (RFC 3339), `level`, `about` and `message`. Text
 //! lines begin with the time, except in the journal of systemd, which records it itself.
 
 use crate::output::say;
@@ -63,8 +63,8 @@ fn rfc_3339(since_epoch: Duration) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{micros:06}Z")
 }
 
-/// The Gregorian date so many days after 1970-01-01: year, month and day. Years begin on 1 March
-/// here, so that the leap day is the last of a year.
+/// The Gregorian date `days_since_epoch` days after 1970-01-01: year, month and day. In the
+/// calculation years begin on 1 March, so that the leap day is the last of a year.
 fn date_of(days_since_epoch: u64) -> (u64, u64, u64) {
     const DAYS_OF_400_YEARS: u64 = 146_097;
     const DAYS_FROM_0000_03_01: u64 = 719_468;
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_of_json_has_time_level_part_and_message() {
+    fn a_line_of_json_has_time_level_about_and_message() {
         let notice = NodeNotice::warning("ib0", "missing: there is no fabric at /a");
         let line = json_line(&notice, rfc_3339(Duration::from_micros(1)));
         let expected = "{'time':'1970-01-01T00:00:00.000001Z','level':'warning','about':'ib0',\

@@ -1,7 +1,8 @@
-//! A file of packets in pcapng, from what a node captures.
+//! The blocks of a pcapng file, from packets that a node captures.
 //!
-//! Wireshark reads all of it. libpcap, and so tcpdump, compares the link type of a second interface
-//! with another number for the same type, and refuses it: for tcpdump, capture at one interface.
+//! Wireshark reads files of several interfaces. libpcap, and so tcpdump, refuses a second interface
+//! with this link type, since it compares it with another number for the same type: for tcpdump,
+//! capture at one interface.
 
 use pollux_wire::pcapng::{
     BlockHeader, InterfaceBody, OptionHeader, PacketBody, SectionBody, StatisticsBody,
@@ -9,7 +10,7 @@ use pollux_wire::pcapng::{
 
 /// `if_tsresol`: times are in units of 10^-9 s.
 const NANOSECONDS: u8 = 9;
-/// Values of the direction, bits 0 and 1 of `epb_flags`.
+/// Directions of a packet: values of bits 0 and 1 of `epb_flags`.
 const INBOUND: u32 = 1;
 const OUTBOUND: u32 = 2;
 
@@ -28,7 +29,7 @@ pub fn interface(name: &str, snap_bytes: u32) -> Vec<u8> {
     block(BlockHeader::INTERFACE, &body.emit(), &[], &options)
 }
 
-/// A packet at an interface: its length, and the captured part from its start.
+/// A packet at an interface: its length, and `kept`, the bytes from its start that were captured.
 pub fn packet(
     interface: u32,
     nanos: u64,
@@ -51,7 +52,7 @@ pub fn packet(
     block(BlockHeader::PACKET, &body.emit(), kept, &options)
 }
 
-/// How many packets a capture missed; the total of all interfaces stands at interface 0.
+/// How many packets a capture missed. The caller counts those of all interfaces at interface 0.
 pub fn statistics(interface: u32, nanos: u64, missed: u64) -> Vec<u8> {
     let (time_high, time_low) = ((nanos >> 32) as u32, nanos as u32);
     let body = StatisticsBody { interface, time_high, time_low };

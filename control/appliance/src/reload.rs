@@ -35,8 +35,8 @@ pub struct ConfirmArguments {
     node: NodeSocket,
 }
 
-/// Makes all changes or none, or lists them for a dry run: a file with errors, or a change that
-/// fails, fails the command.
+/// Makes all changes or none; a dry run only lists them. A file with errors or a change that fails
+/// makes the command fail.
 pub fn reload(arguments: &ReloadArguments) -> Result<(), Box<dyn Error>> {
     let ReloadArguments { dry_run, timeout, json, node } = arguments;
     let timeout_ms = timeout.map(|timeout| timeout.as_millis() as u64);

@@ -1,5 +1,5 @@
-//! `pollux show`, `pollux idle` and `pollux fault`: requests to a running node or fabric, and
-//! responses as tables.
+//! `pollux show`, `pollux idle` and `pollux fault`: requests to a running node or fabric, and its
+//! replies as tables.
 
 use crate::asking::{self, NodeSocket, Wait, ask};
 use crate::columns::{Columns, Selected};
@@ -127,7 +127,7 @@ fn show_table<R: TableRow + Columns + Selected>(
     print_rows(arguments, rows::<R>(arguments)?, |rows| table(&rows, R::COLUMNS))
 }
 
-/// The rows of the interface, or else all.
+/// The rows of the given interface, or all rows.
 fn rows<R: TableRow + Selected>(arguments: &ShowArguments) -> Result<Vec<R>, Box<dyn Error>> {
     let ShowArguments { socket, wait, interface, .. } = arguments;
     let mut rows: Vec<R> = asking::rows(socket, *wait)?;
@@ -152,13 +152,13 @@ fn print_rows<R: TableRow + Selected>(
     print_value(arguments.json, rows, text)
 }
 
-/// Those that say of a fault come first.
+/// Drops that indicate a fault come first.
 fn drops(mut rows: Vec<DropCount>) -> String {
     rows.sort_by_key(|row| row.usual);
     table(&rows, DropCount::COLUMNS)
 }
 
-/// Groups of a node have other columns than those of a fabric.
+/// The groups of a node have other columns than the groups of a fabric.
 fn groups(rows: Vec<GroupStatus>) -> String {
     let (mut memberships, mut trees) = (Vec::new(), Vec::<MulticastTree>::new());
     for row in rows {

@@ -27,7 +27,7 @@
 //! [interface.tun0]                           # a TUN device
 //! kind = "tun"
 //! address = ["192.168.0.1/24"]
-//! kernel_address = ["192.168.0.2/24"]       # of the kernel's end
+//! kernel_address = ["192.168.0.2/24"]        # of the kernel's end
 //!
 //! [router]                                   # forward packets between the interfaces
 //!
@@ -56,12 +56,13 @@
 //! openmetrics = "127.0.0.1:9111"             # or "unix:PATH"; metrics for Prometheus
 //! ```
 //!
-//! This file parses values, `prefix`, `route`, `multicast`, `domain`, `acl` and `telemetry` those
-//! of their names; `check` has the rules across values, `error` what breaks them, [`diff`]
-//! compares two configurations, and `lines` finds the line of an error.
+//! This file parses the values of interfaces and workers; `kinds`, `prefix`, `route`, `multicast`,
+//! `domain`, `acl` and `telemetry` parse those of their names. `check` has the rules across values,
+//! `host_address` those of addresses, and `error` the errors; `lines` finds the line of an error,
+//! and [`diff`] compares two configurations.
 //!
-//! An unknown key is an error that names the nearest known one: ignored, a misspelled key would
-//! show as an interface that ignores its configuration.
+//! An unknown key is an error that names the nearest known key. If it were ignored, a misspelled
+//! key would look like an interface that ignores its configuration.
 
 mod acl;
 mod check;
@@ -119,7 +120,7 @@ pub struct NodeConfig {
     pub domains: BTreeMap<String, DomainSettings>,
     #[serde(rename = "acl")]
     pub acls: BTreeMap<String, Vec<AclSettings>>,
-    /// Static routes; of several to one prefix in a domain there is one.
+    /// Static routes; in a domain, at most one to each prefix.
     pub route: Vec<RouteSettings>,
     pub multicast: Vec<MulticastSettings>,
     pub telemetry: TelemetrySettings,
@@ -130,7 +131,7 @@ pub struct NodeConfig {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct WorkerSettings {
-    /// The core of each; without any, there is one thread without pinning.
+    /// The core of each worker thread; if there are none, one thread that is not pinned.
     pub cores: Vec<usize>,
     #[serde(deserialize_with = "idle", serialize_with = "text::idle")]
     pub idle: Idle,
@@ -150,8 +151,9 @@ pub struct InterfaceSettings {
     /// The largest MTU, for sending, and for receiving by connections.
     #[serde(deserialize_with = "mtu")]
     pub mtu: u32,
-    /// Its workers, each with its own packet memory and its own connections to every peer. They are
-    /// distributed to the threads of `[workers]`, so more workers than cores gain nothing.
+    /// Workers of the interface, each with its own packet memory and its own connections to every
+    /// peer. They are distributed to the threads of `[workers]`, so more workers than cores gain
+    /// nothing.
     #[serde(deserialize_with = "workers")]
     pub workers: u8,
     pub peer: Vec<PeerSettings>,
@@ -165,12 +167,12 @@ pub struct InterfaceSettings {
     /// The access control list of packets in transit that leave.
     pub acl_out: Option<String>,
     pub rpf: RpfMode,
-    /// The name of its shadow in the kernel, a TUN device by which routing daemons see it.
+    /// The name of its shadow: a TUN device that represents the interface to routing daemons.
     #[serde(deserialize_with = "shadow_name")]
     pub shadow: Option<String>,
     #[serde(deserialize_with = "kinds::prefixes")]
     pub kernel_address: Vec<Prefix>,
-    /// Its VLAN of a device of Ethernet; without one, it has the untagged frames.
+    /// The VLAN of an Ethernet device whose frames it has; without one, it has the untagged frames.
     #[serde(deserialize_with = "kinds::vlan")]
     pub vlan: Option<u16>,
     pub frames: FrameAccess,
@@ -203,9 +205,9 @@ impl Default for InterfaceSettings {
     }
 }
 
-/// The management of a port by a name of its own: `umad:mlx5_0:1` for that by libibumad. The port
-/// has to be the device's, which may have another name: a software fabric can be managed by
-/// libumad2sim, and so stands in for an adapter.
+/// How the MADs of a port are sent, as `management` names it: `umad:mlx5_0:1` is by libibumad. The
+/// port has to be that of the device, although the names may differ: libumad2sim sends the MADs of
+/// a port of a software fabric under the name of an adapter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Management(String);
 

@@ -1,11 +1,13 @@
-//! Doorbells: the pages that libmlx5 stores to (UAR), and the records in the program's memory.
+//! The doorbell pages of an adapter (UAR), to which libmlx5 stores.
 //!
-//! A page has two registers for send queues and one for completion queues. A store to a register is
-//! a hint that the record of one of its queues has advanced: two queues may share a register, and
-//! the later store hides the earlier. So the value is exchanged for 0, and the records decide.
+//! Each page has two registers for send queues; page 0 also has the one for completion queues. A
+//! store to a register is a hint that the doorbell record of one of its queues has advanced: two
+//! queues may share a register, and the later store hides the earlier. So the value is exchanged
+//! for 0, and the records decide.
 //!
-//! Why a file: the program maps and unmaps the pages by the kernel alone. Libraries of MPI watch
-//! memory by replacing `mmap` and `munmap` with system calls, so none of ours would be called.
+//! Why the pages are a file: the program maps and unmaps them by the kernel alone. MPI libraries
+//! watch memory by replacing `mmap` and `munmap` with functions that make the system calls, so
+//! functions of this library would not be called.
 
 use crate::mappings::{Mapping, mappings};
 use crate::wqe::be32;
@@ -28,9 +30,9 @@ const CQ_DOORBELL: usize = 0x20;
 /// The pages of a context.
 #[derive(Debug)]
 pub(crate) struct DoorbellPages {
-    /// Our own mapping.
+    /// The mapping of this library.
     words: Words,
-    /// The number of the file, by which its mappings are known.
+    /// The inode of the file, by which its mappings are recognized.
     inode: u64,
 }
 
@@ -52,8 +54,8 @@ impl DoorbellPages {
         Ok((Self { words, inode }, file.into_fd()))
     }
 
-    /// The addresses and lengths at which the program has mapped pages. libmlx5 maps each page by
-    /// itself; mostly, they are beside each other.
+    /// The addresses and lengths of the program's mappings of pages. libmlx5 maps each page by
+    /// itself; mappings beside each other, as most are, become one.
     pub(crate) fn mappings(&self) -> Vec<(u64, u64)> {
         let own = self.words.as_slice().as_ptr() as u64;
         let is_of_file =
@@ -70,7 +72,7 @@ impl DoorbellPages {
         ranges
     }
 
-    /// Whether a doorbell was rung that nothing has taken. Writes nothing.
+    /// Whether a doorbell was rung and not taken yet. Writes nothing.
     pub(crate) fn has_store(&self) -> bool {
         let words = self.words.as_slice();
         let halves = (0..REGISTERS).flat_map(register_halves);
@@ -80,7 +82,7 @@ impl DoorbellPages {
 
     fn take(&self, at: usize) -> u64 {
         let word = &self.words.as_slice()[at / 8];
-        // The swap is only for a store that is there: it would take the line from the program.
+        // Without a store there is no swap: it would take the cache line from the program.
         match word.load(Ordering::Relaxed) {
             0 => 0,
             _ => word.swap(0, Ordering::Acquire),
@@ -107,12 +109,12 @@ fn register_halves(register: u32) -> [usize; 2] {
     [at, at + REGISTER_BYTES / 2]
 }
 
-/// What is at an offset of a context's pages.
+/// The target of a store to an offset of a context's pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StoreTarget {
     /// The register of completion queues.
     Arm,
-    /// So many bytes behind the beginning of a half of a register.
+    /// A register of send queues, `at` bytes after the beginning of one of its halves.
     Send { register: u32, half: usize, at: usize },
 }
 
@@ -130,7 +132,7 @@ impl StoreTarget {
     }
 }
 
-/// The index of a register in answers to `create_qp`: four to a page, of which two exist.
+/// The index of a register in answers to `create_qp`, which counts four to a page; two exist.
 pub(crate) fn bfreg_index(register: u32) -> u32 {
     register / 2 * 4 + register % 2
 }

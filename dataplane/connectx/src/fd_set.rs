@@ -1,25 +1,25 @@
-//! Descriptors of a device, as bits: asked by each `write` and `close` of the program, without a
-//! lock.
+//! The descriptors of a device, one bit each. Each `write` and `close` of the program looks here,
+//! so there is no lock.
 
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 pub(crate) struct FdSet {
     words: [AtomicU64; Self::FDS_MAX as usize / 64],
-    /// The process that opened the device.
+    /// The process whose descriptors they are.
     process: AtomicU32,
 }
 
 impl FdSet {
-    /// Larger descriptors are not held.
+    /// Descriptors from this number on do not fit.
     const FDS_MAX: RawFd = 4096;
 
     pub(crate) const fn new() -> Self {
         Self { words: [const { AtomicU64::new(0) }; _], process: AtomicU32::new(0) }
     }
 
-    /// Whether a descriptor is in the set. To a child nothing is: what a child of vfork(2) closes
-    /// stays open in the parent.
+    /// Whether a descriptor is in the set; `false` in a child of vfork(2), since descriptors that
+    /// the child closes stay open in the parent.
     pub(crate) fn contains(&self, fd: RawFd) -> bool {
         (0..Self::FDS_MAX).contains(&fd)
             && self.words[fd as usize / 64].load(Ordering::Relaxed) >> (fd % 64) & 1 == 1
@@ -43,12 +43,12 @@ impl FdSet {
         }
     }
 
-    /// In the child of fork(2), to which the descriptors are still of a device.
+    /// After fork(2), in a child that keeps the descriptors.
     pub(crate) fn inherit(&self) {
         self.process.store(std::process::id(), Ordering::Relaxed);
     }
 
-    /// In the child of fork(2), to which they are no longer.
+    /// After fork(2), in a child whose descriptors are no longer of the device.
     pub(crate) fn clear(&self) {
         self.words.iter().for_each(|word| word.store(0, Ordering::Relaxed));
     }

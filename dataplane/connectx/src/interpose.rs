@@ -1,7 +1,8 @@
-//! The functions of libc that stand before those of libc in a program with this library preloaded.
+//! The functions that replace those of libc, and `ibv_open_device`, in a program with this library
+//! preloaded.
 //!
-//! Each of them answers for the device and passes everything else on. The device is recognized by
-//! its path or by its descriptor, without a lock.
+//! Each of them serves calls for the device, and passes all other calls on. The device is
+//! recognized by its path or by its descriptor, without a lock.
 
 use crate::fork::watch_forks;
 use crate::user_memory::{copy_in, copy_out};
@@ -12,14 +13,16 @@ use rustix::io::Errno;
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// The longest command: its header has 16 bits for each of two lengths in words of 8 bytes.
+/// The longest command: its header has two lengths of 16 bits, in words of 8 bytes.
 const COMMAND_BYTES_MAX: usize = 8 + 16 + 2 * 8 * 65_535;
+/// The netlink protocol of RDMA (Linux `netlink.h`).
 const NETLINK_RDMA: c_int = 20;
 /// The request of all commands in the form of `ioctl` (Linux `rdma_user_ioctl_cmds.h`).
 const RDMA_VERBS_IOCTL: c_ulong = 0xc018_1b01;
 
-/// Passes a call on to the next function of this name. Why its address has no lock: a child of fork
-/// could begin with that of a thread that it does not have. Two threads find the same address.
+/// Passes a call on to the next function of this name. Why there is no lock around its address: a
+/// child of fork(2) could inherit it held by a thread that the child does not have. Two threads
+/// that look the address up find the same.
 macro_rules! next {
     ($name:ident as fn($($type:ty),*) -> $result:ty; $($argument:expr),*) => {{
         type Function = unsafe extern "C" fn($($type),*) -> $result;
@@ -112,7 +115,7 @@ impl DeviceFile {
         (libc::S_IFCHR | 0o666, libc::makedev(major, minor))
     }
 
-    /// The file of a descriptor, of those that programs ask for by `fstat`.
+    /// The file of a descriptor, if it is one that programs examine by `fstat`.
     fn of_fd(fd: c_int) -> Option<Self> {
         match () {
             () if process::is_device(fd) => Some(Self::Verbs),
@@ -181,7 +184,7 @@ macro_rules! open_functions {
 
 open_functions!(open open64);
 
-/// Functions with a path in front, of which those below `/sys` are looked up in the device's tree.
+/// Functions whose first argument is a path. Paths below `/sys` are looked up in the device's tree.
 macro_rules! path_functions {
     ($($name:ident($($argument:ident: $type:ty),*) -> $result:ty;)*) => {$(
         /// # Safety
@@ -195,7 +198,7 @@ macro_rules! path_functions {
     )*};
 }
 
-// What libc calls within itself does not come here, so each function that takes a path is named.
+// Calls within libc do not come here, so each function with a path that libraries call is named.
 path_functions! {
     opendir() -> *mut libc::DIR;
     scandir(list: *mut c_void, filter: *const c_void, compare: *const c_void) -> c_int;
@@ -288,8 +291,8 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_voi
         if request != RDMA_VERBS_IOCTL || argument.is_null() {
             return fail(Errno::NOTTY);
         }
-        // The answer of a kernel without this method: the library then uses the older form of its
-        // commands, or does without.
+        // The error of a kernel without this method: the library then uses the older form of its
+        // commands, or none.
         let error = Errno::PROTONOSUPPORT;
         // SAFETY: the argument of this request has a header of 24 bytes.
         missing::ioctl(unsafe { argument.cast::<[u16; 3]>().read_unaligned() }, error);
@@ -333,7 +336,7 @@ macro_rules! map_functions {
             fd: c_int,
             offset: off_t,
         ) -> *mut c_void {
-            // Doorbell pages are pages of the file. Of the other kinds there is none.
+            // The doorbell pages are pages of the file. There are no pages of other kinds.
             if process::is_device(fd) && !process::has_page(offset as u64) {
                 missing::map(offset as u64, Errno::INVAL);
                 fail(Errno::INVAL);

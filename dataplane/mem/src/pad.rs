@@ -1,13 +1,13 @@
 //! A value on cache lines of its own.
 //!
 //! Why 128 bytes where a line has 64: the adjacent-line prefetcher of x86 fetches lines in pairs,
-//! so a neighbor 64 bytes away still makes two cores fight over it. Why not the same type of
-//! crossbeam-utils: its alignment follows the target, and here it is part of layouts that we
-//! assert.
+//! so two cores still contend if one writes 64 bytes away from the other. Why not the type of this
+//! name of crossbeam-utils: its alignment depends on the target, and here it is part of layouts
+//! that are asserted.
 
 use std::ops::{Deref, DerefMut};
 
-/// The distance between two values that different cores write.
+/// The least distance between two values that different cores write.
 pub const LINE_BYTES: usize = 128;
 
 /// A value that shares no cache line, nor the line prefetched with it, with anything else.

@@ -1,17 +1,17 @@
-//! Work queues of a ConnectX, written and read here and not by libmlx5.
+//! Work queues of a ConnectX, written and read without libmlx5.
 //!
 //! [`open`] returns a [`Device`](pollux_verbs::Device), as every other backend does. The objects
-//! are those of `pollux-ibverbs`, made by libibverbs and libmlx5; of each, libmlx5 tells where its
-//! rings, doorbell records and doorbell registers are (`mlx5dv_init_obj`), and from then on the
-//! posts, polls and notifications are ours. Without the feature `hca` the crate needs no C library,
-//! and opening a device fails.
+//! are those of `pollux-ibverbs`, made by libibverbs and libmlx5. libmlx5 says where the rings,
+//! doorbell records and doorbell registers of an object are (`mlx5dv_init_obj`); from then on, this
+//! crate does the posts, polls and notifications. Without the feature `hca` the crate needs no C
+//! library, and opening a device fails.
 //!
 //! Read in this order:
 //!
-//! 1. `wqe` and `cqe`: the formats; `bindings`: what the installed header says of them;
-//! 2. `barrier` and `memory`: how this processor and the adapter see one memory;
+//! 1. `wqe` and `cqe`: the formats; `bindings`: the same from the installed header;
+//! 2. `barrier` and `memory`: the order in which processor and adapter see each other's stores;
 //! 3. `rings`: send, receive, shared receive and completion queues;
-//! 4. `device`: the contract.
+//! 4. `device`: the implementation of [`Device`](pollux_verbs::Device).
 //!
 //! A post is: entries into the ring, the doorbell record, and for sends the doorbell, with a
 //! barrier between each two. A poll is: the owner bit of an entry, a barrier, the entry; then the
@@ -38,7 +38,7 @@ use pollux_ibverbs::{HcaOpenError, OpenedHca, parse_name};
 #[cfg(feature = "hca")]
 use {device::ConnectX, pollux_ibverbs::Hca};
 
-/// Opens `mlx5_0`, or `mlx5_0:2` for its second port.
+/// Opens a ConnectX: `mlx5_0`, or `mlx5_0:2` for its second port.
 pub fn open(name: &str) -> Result<OpenedHca, HcaOpenError> {
     let (device, port) = parse_name(name)?;
     #[cfg(feature = "hca")]
@@ -50,7 +50,8 @@ pub fn open(name: &str) -> Result<OpenedHca, HcaOpenError> {
     }
 }
 
-/// Opens an adapter of any kind: a ConnectX with its rings used here, others by libibverbs alone.
+/// Opens an adapter of any kind: a ConnectX by its rings, and by libibverbs alone other adapters
+/// and a ConnectX whose WQEs are signed.
 pub fn open_or_verbs(name: &str) -> Result<OpenedHca, HcaOpenError> {
     #[cfg(not(feature = "hca"))]
     return open(name);

@@ -7,8 +7,8 @@
 //!   host3: server ------------------+
 //! ```
 //!
-//! Every printed line is an observation. The first failure ends it with the reason, the remedy and
-//! a failure status. With `--json`, progress goes to standard error.
+//! Every printed line is an observation. The first failure ends the demonstration with the reason,
+//! the remedy and a failure status. With `--json`, progress goes to standard error.
 
 mod host;
 mod measure;
@@ -88,7 +88,7 @@ fn run_mode(progress: &Progress, fabric: &Embedded, mode: Mode, name: &str) -> D
         }
         drop(sender);
         let row = measure_mode(progress, fabric, mode, name, &states);
-        // A server that failed may be the reason for an error here.
+        // The reason for an error of the client may be a server that failed.
         match (row, states.try_recv()) {
             (Ok(_), Ok(Err(host))) => Err(host.into()),
             (Err(error), Ok(Err(host))) => Err(format!("{error}; {host}").into()),
@@ -152,7 +152,7 @@ fn come_up(
         let (interface, time) = timed(|| -> DemoResult<_> {
             let interface = up(fabric, mode, 1)?;
             for _ in [2, 3] {
-                // Steps its own interface while it waits.
+                // The interface of the client advances only in its calls.
                 loop {
                     match states.try_recv() {
                         Ok(came_up) => break came_up?,
@@ -200,13 +200,18 @@ fn find(interface: &Interface, mode: Mode, to: IpAddr) -> DemoResult<NeighborRou
         };
         match known.filter(is_expected) {
             Some(one) => return Ok(one),
-            None if rest <= took => return Err("packets do not go there as the mode says".into()),
+            None if rest <= took => {
+                return Err(format!(
+                    "packets to {to} are not sent by the transport of mode {mode}"
+                )
+                .into());
+            }
             None => rest -= took,
         }
     }
 }
 
-/// The connections of a mode; `None` for datagrams.
+/// The name of the connections of a mode; `None` for datagrams.
 const fn kind(mode: Mode) -> Option<&'static str> {
     match mode {
         Mode::Rc => Some("RC"),
@@ -215,7 +220,7 @@ const fn kind(mode: Mode) -> Option<&'static str> {
     }
 }
 
-/// Runs host 2 or 3. It reports that it is up, and later a failure.
+/// Runs host 2 or 3. It sends the result of coming up, and later a failure.
 fn serve(
     fabric: &Embedded,
     mode: Mode,

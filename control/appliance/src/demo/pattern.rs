@@ -1,11 +1,11 @@
-//! The content of the stream of the demonstration, which both ends know: the receiver compares
-//! every byte, up to the first wrong one.
+//! The content of the demonstration's stream, which both ends know. The receiver compares every
+//! byte, up to the first wrong one.
 //!
 //! Why a pattern and not a hash: comparing costs next to nothing compared with the stream, and
 //! finds the first wrong byte. The period is prime, so that a stream that is shifted by buffers,
 //! segments or windows differs from itself.
 
-/// The period, in bytes.
+/// The period of the pattern, in bytes.
 const PERIOD: usize = 262_147;
 
 /// The bytes of a stream.
@@ -30,13 +30,14 @@ impl Pattern {
         Self { bytes }
     }
 
-    /// The bytes at this offset of a stream, up to a period.
+    /// The `len` bytes at this offset of a stream, but at most a period.
     pub fn at(&self, offset: u64, len: usize) -> &[u8] {
         let start = (offset % PERIOD as u64) as usize;
         &self.bytes[start..start + len.min(PERIOD)]
     }
 }
 
+/// The bytes of a stream that were received, and the first wrong one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReceivedStream {
     pub bytes: u64,
@@ -59,8 +60,8 @@ impl ReceivedStream {
         }
     }
 
-    /// The report of the receiver to the sender: bytes, and the offset of the first wrong one, all
-    /// bits set if there is none.
+    /// The report of the receiver to the sender: the number of bytes, and the offset of the first
+    /// wrong one, all bits set if there is none.
     pub fn to_bytes(self) -> [u8; 16] {
         let wrong = self.first_wrong.unwrap_or(u64::MAX);
         (u128::from(self.bytes) << 64 | u128::from(wrong)).to_be_bytes()

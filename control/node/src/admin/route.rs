@@ -1,5 +1,5 @@
-//! What a node would do with a packet to an address: the replies to `pollux route get` and `pollux
-//! trace`.
+//! The replies to `pollux route get` and `pollux trace`: the treatment of a packet by a node,
+//! without sending one.
 
 use super::rows::RouteStatus;
 use serde::{Deserialize, Serialize};

@@ -16,7 +16,7 @@ const USUAL: &[(&str, &[&str])] = &[
     ("nd", &["own", "not_for_us"]),
     ("neighbor", &["claim_unasked"]),
     ("received", &["echo"]),
-    // Packets that wait, are punted to control, or are sent again.
+    // Packets that wait, are punted to the control thread, or are sent again.
     ("refused", &["disconnected", "full", "pending", "stale", "too_big", "unknown"]),
     ("sa", &["repeated"]),
 ];

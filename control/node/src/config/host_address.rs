@@ -3,14 +3,14 @@
 use super::Prefix;
 use std::net::IpAddr;
 
-/// The reason for which no host can have an address.
+/// The reason why no host can have an address, whatever its prefix.
 pub(super) fn no_host_reason(ip: IpAddr) -> Option<String> {
     let why = match ip {
         IpAddr::V4(ip) => match ip.octets()[0] {
             0 => "0.0.0.0/8 means this network (RFC 1122 3.2.1.3)",
             127 => "127.0.0.0/8 never leaves a host (RFC 1122 3.2.1.3)",
             224..=239 => "it is a multicast address (RFC 1112 4)",
-            240.. => "240.0.0.0/4 is reserved, or everybody's (RFC 1112 4)",
+            240.. => "240.0.0.0/4 is reserved or the broadcast address (RFC 1112 4, RFC 919 7)",
             _ => return None,
         },
         IpAddr::V6(ip) if ip.is_unspecified() => "it is the unspecified address (RFC 4291 2.5.2)",
@@ -25,8 +25,8 @@ pub(super) fn no_host_reason(ip: IpAddr) -> Option<String> {
 }
 
 impl Prefix {
-    /// The reason for which no host can have this address; network, broadcast and anycast addresses
-    /// are of no host.
+    /// The reason why no host can have this address, also for the network, broadcast and anycast
+    /// addresses of its prefix.
     pub fn no_host_reason(&self) -> Option<String> {
         let Self { ip, len } = self;
         let of_network = || match ip {
@@ -41,7 +41,7 @@ impl Prefix {
                     _ => None,
                 }
             }
-            // So has a /127 (RFC 6164).
+            // A /127 has two hosts, too (RFC 6164).
             IpAddr::V6(ip) if *len < 127 => {
                 let is_anycast = *self == self.network();
                 is_anycast.then(|| format!("all routers of {ip}/{len} have it (RFC 4291 2.6.1)"))

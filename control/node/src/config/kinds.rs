@@ -1,4 +1,4 @@
-//! The kinds of interfaces, and the keys that each has.
+//! The kinds of interfaces, the keys that each kind has, and the values of some of them.
 
 use super::{InterfaceSettings, NodeConfig, Prefix, valid};
 use pollux_wire::ethernet::{MacAddress, VLAN_MAX};
@@ -16,22 +16,24 @@ pub enum InterfaceKind {
     Ethernet,
 }
 
+/// How an interface of Ethernet receives and sends frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum FrameAccess {
     /// The best access that the device and the process allow.
     #[default]
     Auto,
-    /// AF_XDP in the driver, without copies of the kernel.
+    /// AF_XDP in the driver, without copies by the kernel.
     ZeroCopy,
     /// AF_XDP in the driver.
     Native,
-    /// AF_XDP behind the driver.
+    /// AF_XDP after the driver, in the network stack of the kernel.
     Generic,
     /// Packet sockets.
     Packet,
 }
 
+/// The link address of a static neighbor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NeighborLink {
     Ipoib(LinkAddress),
@@ -94,12 +96,15 @@ impl<'de> Deserialize<'de> for NeighborLink {
 pub(super) fn vlan<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u16>, D::Error> {
     let number = u16::deserialize(deserializer)?;
     valid((1..=VLAN_MAX).contains(&number).then_some(Some(number)), || {
-        format!("vlan {number} is none; write 1 to {VLAN_MAX}, or omit the key for untagged frames")
+        format!(
+            "vlan {number} is out of range; write 1 to {VLAN_MAX}, or omit the key for untagged \
+             frames"
+        )
     })
 }
 
 impl InterfaceSettings {
-    /// A key with another value than its default that interfaces of this kind do not have.
+    /// A key that interfaces of this kind do not have, with another value than its default.
     pub(super) fn unsupported_key(&self) -> Option<&'static str> {
         let default = Self::default();
         let of_infiniband = [
@@ -124,7 +129,7 @@ impl InterfaceSettings {
 }
 
 impl NodeConfig {
-    /// The device of a TUN interface has the name of the interface, unless it has another.
+    /// Gives the device of a TUN interface the name of the interface, unless `device` names it.
     pub(super) fn name_devices(&mut self) {
         let tuns = self.interfaces.iter_mut().filter(|(_, one)| one.kind == InterfaceKind::Tun);
         for (name, one) in tuns.filter(|(_, one)| one.device.is_empty()) {

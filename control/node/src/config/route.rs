@@ -19,6 +19,7 @@ pub struct RouterSettings {
     pub kernel_table: Option<u32>,
 }
 
+/// A table `[[route]]`: a static route.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RouteSettings {
@@ -28,8 +29,8 @@ pub struct RouteSettings {
     /// Gateways, which share the flows.
     #[serde(default)]
     pub via: Vec<IpAddr>,
-    /// Another domain into which it leads: where its gateways are, or without gateways the domain
-    /// whose routes are looked up in turn.
+    /// Another domain: that of the gateways or, without gateways, the one in which the destination
+    /// is looked up again.
     pub next_domain: Option<String>,
     #[serde(default, rename = "type")]
     pub kind: RouteKind,
@@ -83,7 +84,7 @@ impl fmt::Display for RouteSettings {
 }
 
 impl RouteSettings {
-    /// Why there cannot be such a route, and the key that is wrong.
+    /// The key that is wrong and the reason, if there cannot be such a route.
     pub(crate) fn fault(&self) -> Option<(&'static str, String)> {
         let Self { domain, to, via, next_domain, kind } = self;
         let network = to.network();
@@ -97,7 +98,8 @@ impl RouteSettings {
         }
         let name = kind.to_string();
         if !is_unicast && !via.is_empty() {
-            return Some(("via", format!("a route with type {name:?} has no gateways")));
+            let reason = format!("a route with type {name:?} has no gateways; remove the key");
+            return Some(("via", reason));
         }
         if !is_unicast && next_domain.is_some() {
             let reason = format!("a route with type {name:?} leads into no domain; remove the key");
@@ -109,6 +111,8 @@ impl RouteSettings {
             return Some(("next_domain", reason));
         }
         let other = via.iter().find(|ip| ip.is_ipv4() != to.ip.is_ipv4())?;
-        Some(("via", format!("the gateway {other} is of another family than {to}")))
+        let reason =
+            format!("the gateway {other} is of another family than {to}; write one of the same");
+        Some(("via", reason))
     }
 }

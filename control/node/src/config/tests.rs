@@ -152,8 +152,8 @@ fn an_address_that_no_host_can_have_is_refused_with_the_reason() {
     };
     for (address, why) in [
         ("224.0.0.1/4", "multicast"),
-        ("255.255.255.255/24", "reserved, or everybody's"),
-        ("240.0.0.1/8", "reserved, or everybody's"),
+        ("255.255.255.255/24", "reserved or the broadcast address"),
+        ("240.0.0.1/8", "reserved or the broadcast address"),
         ("127.0.0.1/8", "never leaves a host"),
         ("0.0.0.0/8", "this network"),
         ("10.0.0.0/24", "it is the network 10.0.0.0/24 itself"),

@@ -1,10 +1,11 @@
-//! Asynchronous events, for the contexts whose objects they are about.
+//! Asynchronous events: each goes to the context of the object that it is about, or to all
+//! contexts.
 
 use super::Hca;
 use pollux_hca::Link;
 use pollux_verbs::{AsyncEvent, Srq};
 
-// Numbers of events, in the kernel's words.
+// Event numbers, those of `enum ib_event_type` in Linux.
 pub(super) const CQ_ERR: u32 = 0;
 const QP_FATAL: u32 = 1;
 const QP_REQ_ERR: u32 = 2;

@@ -1,10 +1,10 @@
-//! The adapter behind the doorbells: takes work from the program's rings, has the fabric's adapter
-//! execute it, and writes completions into the program's rings.
+//! The adapter behind the doorbells. It takes work from the program's rings, has the fabric's
+//! adapter execute it, and writes completions into the program's rings.
 //!
-//! A turn ([`Hca::turn`]) does, in this order: sends that were rung, progress of the adapter and
-//! its completions, notifications, events. The adapter fetches receives when it needs them. It
-//! allocates nothing unless a WQE names a new path. A program that polls takes turns itself
-//! ([`Hca::turn_of_poll`]), and polls often: so a turn without work looks at nothing twice.
+//! A turn ([`Hca::turn`]) does, in this order: sends whose doorbells were rung, progress of the
+//! adapter and its completions, notifications, events. The adapter fetches receives when it needs
+//! them. A turn allocates nothing unless a WQE names a new path. A program that polls takes turns
+//! itself ([`Hca::turn_of_poll`]), and polls often, so a turn without work has to be short.
 
 mod async_events;
 pub(crate) mod completions;
@@ -34,11 +34,11 @@ pub(crate) struct Hca<L: Link> {
     pub(crate) cqs: Table<CqObject>,
     pub(crate) srqs: Table<SrqObject>,
     pub(crate) qps: Table<QpObject>,
-    /// The numbers of all that exist, for the walks of a turn.
+    /// The numbers of all objects, for the loops of a turn.
     pub(crate) context_numbers: Vec<u32>,
     pub(crate) cq_numbers: Vec<u32>,
     pub(crate) qp_numbers: Vec<u32>,
-    /// Numbers of `qps` by QPN.
+    /// The numbers in `qps`, by QPN.
     pub(crate) by_qpn: BTreeMap<u32, u32>,
     pub(crate) handles: Handles,
     /// Buffer for completions on their way to the program.
@@ -46,21 +46,21 @@ pub(crate) struct Hca<L: Link> {
     /// Buffers for the WQE that is taken, and for the slot of a receive.
     parts: WqeParts,
     slot: Vec<u8>,
-    /// Completions of the adapter when they were moved last.
+    /// How many completions the adapter had at the last move.
     completions_moved: u64,
     /// Some queue pair has sends that the adapter had no space for.
     has_waiting_sends: bool,
     turns: u32,
-    /// Lines that were printed about faults, at most so many.
+    /// How many lines about faults were printed; their number is limited.
     pub(crate) faults_reported: u32,
     /// The fabric has ended, and the adapter was removed.
     pub(crate) is_removed: bool,
 }
 
-/// Completions that are moved in a row.
+/// Completions that are moved at once, at most.
 const COMPLETIONS_AT_ONCE: usize = 32;
-/// Turns between looks for what nothing tells of: receives that were posted to queue pairs in
-/// error, which ring no doorbell, and events that found their socket full.
+/// Turns between checks for work that has no notification: receives that were posted to queue pairs
+/// in error, which ring no doorbell, and events whose socket was full.
 const TURNS_PER_FLUSH: u32 = 32;
 /// Objects of each kind, at most.
 const OBJECTS_MAX: u32 = 65_536;
@@ -98,8 +98,8 @@ impl<L: Link> Hca<L> {
         taken | self.end_turn()
     }
 
-    /// The same for a program that polls for up to so many completions. Returns whether there were
-    /// any.
+    /// A turn of a program that polls for up to `completions_max` completions. Returns whether
+    /// there were any.
     pub(crate) fn turn_of_poll(&mut self, completions_max: u32) -> bool {
         self.begin_turn();
         self.device.progress_to_completions(completions_max.into());
@@ -125,14 +125,14 @@ impl<L: Link> Hca<L> {
         moved
     }
 
-    /// What a program sees of a card that is taken out: an event at each context, and requests that
-    /// are flushed. From now on, it can only destroy what it has.
+    /// The effects of a card that is taken out: an event at each context, and flushed requests.
+    /// From now on, programs can only destroy their objects.
     fn remove_adapter(&mut self) {
         self.is_removed = true;
         eprintln!("pollux-connectx: the fabric has ended; the adapter is gone");
         let error = QpAttributes { state: Some(QpState::Err), ..QpAttributes::default() };
         for (_, qp) in self.qps.iter() {
-            // One in RESET has no requests, and stays there.
+            // A queue pair in RESET has no requests, and stays there.
             let _ = self.device.modify_qp(qp.qp, &error);
         }
         self.send_to_all(0, async_events::DEVICE_FATAL);

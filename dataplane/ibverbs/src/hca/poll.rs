@@ -10,7 +10,7 @@
 //! | opcode | success |
 //! | length | receives, reads, atomics |
 //! | flags; and by them data or key | receives |
-//! | sender | receives of datagrams |
+//! | source | receives of datagrams |
 
 use super::{CompletionQueue, Hca};
 use crate::batch::Batch;
@@ -25,7 +25,7 @@ use pollux_verbs::{
 use pollux_wire::address::{Lid, Qpn};
 use rustix::io::Errno;
 
-/// Completions that the library gives at once.
+/// Completions of one call of the library, at most.
 const BATCH: usize = 32;
 
 pub(super) type Polled = Batch<ffi::ibv_wc, BATCH>;
@@ -60,7 +60,8 @@ impl Hca {
         let error = self.refused("poll")(Errno::IO.raw_os_error());
         let VerbsError::System { verb, errno, .. } = error else { return error };
         let name = &self.attributes.name;
-        let advice = format!("{name}: the queue is broken, perhaps overrun: make it anew");
+        let advice =
+            format!("{name}: the queue is broken, perhaps overrun: destroy it and create another");
         VerbsError::System { verb, errno, advice }
     }
 }
@@ -91,9 +92,9 @@ fn completion(queue: &CompletionQueue, raw: &ffi::ibv_wc) -> Completion {
     }
 }
 
-/// Immediate data or invalidated key.
+/// The immediate data or the invalidated key of a receive.
 fn with(raw: &ffi::ibv_wc) -> With {
-    // Immediate data is in network order, a key in ours.
+    // Immediate data is in network byte order, a key in that of the host.
     if raw.wc_flags.0 & flags::IBV_WC_WITH_IMM.0 != 0 {
         With::Imm(u32::from_be(raw.imm_data))
     } else if raw.wc_flags.0 & flags::IBV_WC_WITH_INV.0 != 0 {
@@ -126,7 +127,7 @@ const fn kind_of(opcode: code::Type) -> CompletionKind {
         code::IBV_WC_LOCAL_INV => CompletionKind::LocalInvalidate,
         code::IBV_WC_RECV => CompletionKind::Recv,
         code::IBV_WC_RECV_RDMA_WITH_IMM => CompletionKind::RecvWriteImm,
-        // Others are never posted.
+        // Operations with other opcodes are never posted.
         _ => CompletionKind::Send,
     }
 }

@@ -1,16 +1,17 @@
 //! Subnet management packets and their attributes (IBA 14.2).
 //!
-//! They use queue pair 0 and VL 15, without partitions. They are routed by LID ([`LidSmp`]) when
-//! the subnet is up; before that by a list of output ports ([`DirectedSmp`]). Both carry 64 bytes
-//! of data, which are one of the attributes below:
+//! The packets use queue pair 0 and VL 15, without partitions. They are routed by LID ([`LidSmp`])
+//! when the subnet is up; before that by a list of output ports ([`DirectedSmp`]). Both carry 64
+//! bytes of data, which are one of these attributes:
 //!
-//! 1. nodes: [`NodeInfo`], [`NodeDescription`], [`GuidInfo`], [`SmInfo`];
-//! 2. settings of ports: [`PortInfo`], [`PKeyTable`], [`SlToVlMappingTable`],
+//! 1. nodes: [`NodeInfo`], [`NodeDescription`];
+//! 2. ports: [`PortInfo`], [`GuidInfo`], [`PKeyTable`], [`SlToVlMappingTable`],
 //!    [`VlArbitrationTable`];
-//! 3. forwarding of switches: [`SwitchInfo`], [`LinearForwardingTable`] and the other tables.
+//! 3. switches: [`SwitchInfo`], [`LinearForwardingTable`] and the other forwarding tables;
+//! 4. subnet managers: [`SmInfo`].
 //!
-//! A table that is longer than 64 bytes is sent in blocks, which the attribute modifier names: its
-//! fields are a layout too, named after the table ([`PKeyTableModifier`]).
+//! A table that is longer than 64 bytes is sent in blocks. The attribute modifier has the number
+//! of the block; its fields are a layout, too, named after the table ([`PKeyTableModifier`]).
 
 mod forwarding_table;
 mod guid_info;
@@ -65,7 +66,7 @@ layout! {
     /// A subnet management packet that is routed by LID (IBA 14.2.1.1).
     pub struct LidSmp: 256 bytes {
         0:0    192  header: MadHeader,
-        /// Permits management of the receiving port.
+        /// The key that permits management of the receiving port.
         24:0    64  m_key: MKey,
         64:0   512  data: [u8; 64],
     }
@@ -76,14 +77,16 @@ layout! {
     pub struct DirectedSmp: 256 bytes {
         0:0    192  header: MadHeader,
         24:0    64  m_key: MKey,
-        /// The requester, if a part routed by LID is before the directed one; else permissive.
+        /// The LID of the requester if a part routed by LID comes before the directed one; else
+        /// permissive.
         32:0    16  dr_slid: Lid,
-        /// The responder, if a part routed by LID is behind the directed one; else permissive.
+        /// The LID of the responder if a part routed by LID comes after the directed one; else
+        /// permissive.
         34:0    16  dr_dlid: Lid,
         64:0   512  data: [u8; 64],
         /// The port by which the packet leaves for its n-th hop; there is no hop 0.
         128:0  512  initial_path: [u8; 64],
-        /// The input port after the n-th hop, for the answer.
+        /// The input port of the n-th hop, by which the response leaves.
         192:0  512  return_path: [u8; 64],
     }
 }
