@@ -11,10 +11,13 @@ use crate::{missing, process, rdma_cm, store_steps, store_trap, sysfs, umad};
 use libc::{FILE, c_char, c_int, c_ulong, c_void, mode_t, off_t, size_t, ssize_t};
 use rustix::io::Errno;
 use std::ffi::CStr;
+use std::ptr::slice_from_raw_parts_mut;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 /// The longest command: its header has two lengths of 16 bits, in words of 8 bytes.
 const COMMAND_BYTES_MAX: usize = 8 + 16 + 2 * 8 * 65_535;
+/// The longest buffer of a call: its result is signed.
+const BUFFER_BYTES_MAX: usize = isize::MAX as usize;
 /// The netlink protocol of RDMA (Linux `netlink.h`).
 const NETLINK_RDMA: c_int = 20;
 /// The request of all commands in the form of `ioctl` (Linux `rdma_user_ioctl_cmds.h`).
@@ -243,9 +246,9 @@ pub unsafe extern "C" fn close(fd: c_int) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn write(fd: c_int, buffer: *const c_void, bytes: size_t) -> ssize_t {
     if umad::is_open(fd) {
+        let mad = program_buffer(buffer.cast_mut(), bytes);
         // SAFETY: the buffer has so many bytes, as POSIX asks for.
-        let mad = unsafe { std::slice::from_raw_parts(buffer.cast(), bytes) };
-        return result(umad::write(fd, mad));
+        return result(mad.and_then(|mad| umad::write(fd, unsafe { &*mad })));
     }
     if rdma_cm::is_open(fd) {
         return result(rdma_cm::write(fd, buffer as u64, bytes));
@@ -266,6 +269,16 @@ fn write_command(fd: c_int, address: u64, bytes: usize) -> Result<(), Errno> {
     copy_out(address, &answer)
 }
 
+/// The bytes of a program's buffer, whose address can be anything if there are none.
+fn program_buffer(address: *mut c_void, bytes: usize) -> Result<*mut [u8], Errno> {
+    match (address.is_null(), bytes) {
+        (_, 0) => Ok(&mut []),
+        (true, ..=BUFFER_BYTES_MAX) => Err(Errno::FAULT),
+        (false, ..=BUFFER_BYTES_MAX) => Ok(slice_from_raw_parts_mut(address.cast(), bytes)),
+        _ => Err(Errno::INVAL),
+    }
+}
+
 fn result(bytes: Result<usize, Errno>) -> ssize_t {
     bytes.map_or_else(|error| fail(error) as ssize_t, |bytes| bytes as ssize_t)
 }
@@ -275,10 +288,9 @@ fn result(bytes: Result<usize, Errno>) -> ssize_t {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn read(fd: c_int, buffer: *mut c_void, bytes: size_t) -> ssize_t {
     if umad::is_open(fd) {
+        let mad = program_buffer(buffer, bytes);
         // SAFETY: the buffer has so many bytes, as POSIX asks for.
-        return result(umad::read(fd, unsafe {
-            std::slice::from_raw_parts_mut(buffer.cast(), bytes)
-        }));
+        return result(mad.and_then(|mad| umad::read(fd, unsafe { &mut *mad })));
     }
     next!(read as fn(c_int, *mut c_void, size_t) -> ssize_t; fd, buffer, bytes)
 }
@@ -301,13 +313,10 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_voi
     if umad::is_open(fd) {
         // The size of its argument is a part of the request.
         let bytes = (request >> 16 & 0x3fff) as usize;
-        if argument.is_null() && bytes > 0 {
-            return fail(Errno::FAULT);
-        }
-        let argument = if bytes == 0 { [].as_mut_ptr() } else { argument.cast() };
+        let argument = program_buffer(argument, bytes);
         // SAFETY: the program gives so many bytes with this request.
-        let argument = unsafe { std::slice::from_raw_parts_mut(argument, bytes) };
-        return umad::ioctl(fd, request, argument).map_or_else(fail, |()| 0);
+        let answer = argument.and_then(|bytes| umad::ioctl(fd, request, unsafe { &mut *bytes }));
+        return answer.map_or_else(fail, |()| 0);
     }
     next!(ioctl as fn(c_int, c_ulong, *mut c_void) -> c_int; fd, request, argument)
 }

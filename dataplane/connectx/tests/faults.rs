@@ -14,6 +14,8 @@ use pollux_verbs::rng::SeededRng;
 use raw::RawDevice;
 use std::fs;
 use std::io::{BufRead, BufReader};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
 use std::process::{Child, Command};
 use std::sync::atomic::Ordering;
 use std::thread::sleep;
@@ -150,6 +152,35 @@ fn child_executes_programs_with_the_device_open() {
 #[test]
 fn a_program_with_the_device_open_executes_another_one() {
     run_child("child_executes_programs_with_the_device_open");
+}
+
+#[test]
+fn child_gives_the_management_device_no_buffer() {
+    if !is_program() {
+        return;
+    }
+    let mut options = fs::OpenOptions::new();
+    let file = options.read(true).write(true).custom_flags(libc::O_NONBLOCK);
+    let file = file.open("/dev/infiniband/umad0").unwrap();
+    let (fd, none) = (file.as_raw_fd(), std::ptr::null_mut());
+    for (bytes, expected) in [(0, libc::EINVAL), (64, libc::EFAULT), (usize::MAX, libc::EINVAL)] {
+        // SAFETY: the device refuses a buffer that is not there.
+        let written = unsafe { libc::write(fd, none, bytes) };
+        assert_eq!((written, errno()), (-1, expected), "write of {bytes}");
+    }
+    for bytes in [0, 64, usize::MAX] {
+        // SAFETY: as above.
+        assert_eq!(unsafe { libc::read(fd, none, bytes) }, -1, "read of {bytes}");
+    }
+}
+
+fn errno() -> i32 {
+    std::io::Error::last_os_error().raw_os_error().unwrap_or(0)
+}
+
+#[test]
+fn a_buffer_that_is_not_there_is_an_error() {
+    run_child("child_gives_the_management_device_no_buffer");
 }
 
 /// The number of descriptors of this process, which has the fabric.
