@@ -48,6 +48,11 @@
 //! of their own. It also serves the sockets of an inline application that makes no calls, so that
 //! no peer gives up.
 //!
+//! Connections to a peer whose process dies end by `ConnectionReset`, within five seconds if its
+//! port leaves the subnet with it, as on the software fabric; else keep-alive ends them, or the
+//! user timeout ([`stack::TcpConfig`]). Those to a peer that was started anew end at once. A peer
+//! that is stopped, or computes, keeps its connections.
+//!
 //! 1. [`node`]: opens a device and an interface; [`interface`]: the inline driver; [`host`]: an
 //!    interface with its sockets, without a clock;
 //! 2. [`udp`], [`tcp`]: sockets with the API of `std::net`; [`error`]: error types;

@@ -18,9 +18,10 @@
 //! Modules in reading order: `config`, `state` (the interface comes up and goes down: P_Key change,
 //! client reregister, broadcast join retry), `sa_queries`, `groups` (multicast groups of the link),
 //! `paths`, `peers` (adjacencies and connections), `resolution` (from a packet to its peer),
-//! `out_of_service` (neighbors that are gone), `beyond` (routes of the node), `inbound` (received packets), `size` (packets longer than the
-//! MTU), `own` (our addresses), `lease` (DHCP), `requests` (which REQs to believe), `reconfigure`
-//! (settings that change), `rows` and `snapshot` (the state, for operators and for workers).
+//! `out_of_service` (neighbors that are gone), `beyond` (routes of the node), `inbound` (received
+//! packets), `size` (packets longer than the MTU), `own` (our addresses), `lease` (DHCP),
+//! `requests` (which REQs to believe), `reconfigure` (settings that change), `rows` and `snapshot`
+//! (the state, for operators and for workers).
 
 mod beyond;
 mod config;

@@ -1,4 +1,5 @@
-//! Neighbors that are gone for good, and neighbors that have moved, for the TCP connections to them.
+//! Neighbors that are gone for good, and neighbors that have moved, for the TCP connections to
+//! them.
 //!
 //! TCP runs in the application's process, so a killed process resets no connection: its peers would
 //! wait for their user timeout. That its port has left the subnet shows in two ways: the SA reports
@@ -21,8 +22,8 @@ use pollux_wire::address::Gid;
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
 
-/// Reports of moved neighbors, all together: anyone on the link can send announcements, and each has
-/// all connections to the neighbor probed.
+/// Reports of moved neighbors, all together: anyone on the link can send announcements, and each
+/// has all connections to the neighbor probed.
 const MOVES_PER_SECOND_MAX: u32 = 64;
 
 /// What connections to a neighbor have to know.

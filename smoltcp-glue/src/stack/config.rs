@@ -71,8 +71,10 @@ impl Default for TcpConfig {
     ///
     /// Keep-alive is on, and its time five minutes, against RFC 9293 3.8.4, which has it off and
     /// two hours: TCP runs in the application's process here, so a killed process sends nothing to
-    /// its peers, like a host that loses power. Every restart would leave connections that nothing
-    /// else ends. A process that is only stopped, or computes, has ten minutes.
+    /// its peers, like a host that loses power. Connections to it end within five seconds if its
+    /// port leaves the subnet, as with a process on the software fabric. On an adapter whose port
+    /// stays, nothing but keep-alive ends the idle ones. A process that is only stopped, or
+    /// computes, has ten minutes.
     fn default() -> Self {
         Self {
             connections_max: 65_536,

@@ -37,8 +37,8 @@ fn waits(call: impl FnOnce() -> io::Result<()> + Send + 'static) -> JoinHandle<E
     std::thread::spawn(|| call().expect_err("the peer is gone").kind())
 }
 
-/// All wait without a timeout. Without a sign of the death, the first would end by `TimedOut`, after
-/// three minutes.
+/// All wait without a timeout. Without a sign of the death, the first would end by `TimedOut`,
+/// after three minutes.
 #[test]
 fn calls_on_connections_to_a_killed_program_fail() {
     for (name, mode) in MODES {
