@@ -33,8 +33,8 @@ impl DatagramEnds {
         let (to_near, to_far) = (at(near), at(far));
         let near = interfaces[0].udp_bind(to_near)?;
         let far = interfaces[1].udp_bind(to_far)?;
-        near.set_nonblocking(true);
-        far.set_nonblocking(true);
+        near.set_nonblocking(true)?;
+        far.set_nonblocking(true)?;
         let ends = Self { near, far, to_far, to_near, interfaces };
         ends.exchange_for(RESEND, &mut 0)?;
         Ok(ends)

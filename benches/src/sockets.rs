@@ -154,7 +154,7 @@ fn ping_datagrams(
 fn warm_up(plan: &Plan, socket: &UdpSocket, buffer: &mut [u8]) -> Result<(), PerfError> {
     let first =
         vec![1; if plan.transport == MeasuredTransport::Ud { 1 } else { LONGER_THAN_DATAGRAMS }];
-    socket.set_read_timeout(Some(WARM_UP_TIMEOUT));
+    socket.set_read_timeout(Some(WARM_UP_TIMEOUT))?;
     let answered = (0..TRIES_MAX).any(|_| {
         let _ = socket.send_to(&first, at(EndRole::Server));
         socket.recv_from(buffer).is_ok()
@@ -164,7 +164,7 @@ fn warm_up(plan: &Plan, socket: &UdpSocket, buffer: &mut [u8]) -> Result<(), Per
     }
     // Replies to requests that were sent twice.
     while socket.recv_from(buffer).is_ok() {}
-    socket.set_nonblocking(true);
+    socket.set_nonblocking(true)?;
     Ok(())
 }
 
@@ -173,7 +173,7 @@ fn server_udp(plan: &Plan, socket: &UdpSocket, exchange: &mut Exchange) -> Resul
     match plan.sleeps {
         true => socket.set_read_timeout(Some(SLEEP)),
         false => socket.set_nonblocking(true),
-    }
+    }?;
     let mut echo = |socket: &UdpSocket, exchange: &mut Exchange| {
         while let Some((len, from)) = poll(|| socket.recv_from(&mut buffer), || exchange.is_over())?
         {
@@ -244,7 +244,7 @@ fn connect(interface: &Interface) -> Result<TcpStream, PerfError> {
     let mut tries = (1..=TRIES_MAX).map(|_| interface.tcp_connect(at(EndRole::Server)));
     let stream = tries.find_map(Result::ok);
     let stream = stream.ok_or(PerfError::OtherEnd("it accepts no connection".into()))?;
-    stream.set_nonblocking(true);
+    stream.set_nonblocking(true)?;
     Ok(stream)
 }
 
@@ -277,13 +277,13 @@ fn server_tcp(
     listener: &TcpListener,
     exchange: &mut Exchange,
 ) -> Result<(), PerfError> {
-    listener.set_nonblocking(true);
+    listener.set_nonblocking(true)?;
     let mut buffer = vec![0; if plan.what == What::Lat { plan.bytes as usize } else { 1 << 18 }];
     while let Some((mut stream, _)) = poll(|| listener.accept(), || exchange.is_over())? {
         match plan.sleeps {
             true => stream.set_read_timeout(Some(SLEEP)),
             false => stream.set_nonblocking(true),
-        }
+        }?;
         match plan.what {
             What::Lat => {
                 while read_exact(&mut stream, &mut buffer, || exchange.is_over())?.is_some() {

@@ -36,7 +36,7 @@ fn main() -> Ended {
         let socket = host.udp_bind(("0.0.0.0", PORT))?;
         socket.join(GROUP)?;
         // Datagrams are lost until the joins and the routes are complete.
-        socket.set_read_timeout(Some(Duration::from_millis(10)));
+        socket.set_read_timeout(Some(Duration::from_millis(10)))?;
         members.push((socket, None));
     }
     while members.iter().any(|(_, received)| received.is_none()) {

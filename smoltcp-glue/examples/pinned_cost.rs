@@ -69,7 +69,7 @@ macro_rules! measure {
                     let mut stream = (0..1000).find_map(|_| interface.tcp_connect(at(2, 80)).ok());
                     let stream = stream.as_mut().ok_or("nobody listens")?;
                     let socket = interface.udp_bind(at(1, 0))?;
-                    socket.set_read_timeout(Some(RECEIVE_TIMEOUT));
+                    socket.set_read_timeout(Some(RECEIVE_TIMEOUT))?;
                     let udp = half(rounds, || {
                         // Datagrams may be lost.
                         socket.send_to(&buffer, at(2, 7))?;
@@ -93,7 +93,7 @@ macro_rules! measure {
             fn serve(ready: Sender<()>, is_over: &AtomicBool) -> Result<(), Box<dyn Error>> {
                 let (interface, mut buffer) = ($up(setup(2))?, [0; BYTES]);
                 let socket = interface.udp_bind(at(2, 7))?;
-                socket.set_read_timeout(Some(RECEIVE_TIMEOUT));
+                socket.set_read_timeout(Some(RECEIVE_TIMEOUT))?;
                 let listener = interface.tcp_listen(at(2, 80), 4)?;
                 ready.send(())?;
                 while !is_over.load(Ordering::Relaxed) {

@@ -41,7 +41,7 @@ fn ask(device: &str, address: &str, server: &str) -> Ended {
     let interface = Node::open(device)?.interface("ib0").address(address).up()?;
     let server = SocketAddr::new(server.parse()?, PORT);
     let socket = interface.udp_bind(if server.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" })?;
-    socket.set_read_timeout(Some(Duration::from_secs(1)));
+    socket.set_read_timeout(Some(Duration::from_secs(1)))?;
     let mut times = Vec::new();
     let started = Instant::now();
     while times.is_empty() || started.elapsed() < MEASURED {

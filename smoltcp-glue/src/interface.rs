@@ -17,6 +17,7 @@ use crate::error::UpError;
 use crate::host::Host;
 use crate::stack::StackConfig;
 use crate::stand_in::{SharedHost, StandIn};
+use crate::timeout::CallTimeout;
 use pollux_control::thread_check::as_worker;
 use pollux_node::Opened;
 use pollux_node::config::InterfaceSettings;
@@ -55,16 +56,6 @@ struct Inner {
     clock: Clock,
     /// Ends a sleep of the application in a call.
     woken: Woken,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum CallTimeout {
-    /// Non-blocking: the call returns `WouldBlock` instead of waiting.
-    Immediate,
-    /// The call returns `TimedOut` after this time.
-    After(Duration),
-    /// The call waits indefinitely.
-    Never,
 }
 
 impl Interface {
@@ -227,25 +218,6 @@ impl Interface {
 impl fmt::Debug for Interface {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Interface").field("addresses", &self.addresses()).finish_non_exhaustive()
-    }
-}
-
-impl CallTimeout {
-    pub(crate) const fn nonblocking(is_nonblocking: bool) -> Self {
-        if is_nonblocking { Self::Immediate } else { Self::Never }
-    }
-
-    /// `None` waits indefinitely.
-    pub(crate) fn of(timeout: Option<Duration>) -> Self {
-        timeout.map_or(Self::Never, Self::After)
-    }
-
-    fn left(self, now: Time, begun: Time) -> Duration {
-        match self {
-            Self::Immediate => Duration::ZERO,
-            Self::After(timeout) => timeout.saturating_sub(now.since(begun)),
-            Self::Never => Duration::MAX,
-        }
     }
 }
 

@@ -48,6 +48,12 @@
 //! of their own. It also serves the sockets of an inline application that makes no calls, so that
 //! no peer gives up.
 //!
+//! Sockets have the calls of `std::net`, with its types and its kinds of errors; one test holds the
+//! kernel's, inline and pinned sockets to the same code. What differs: an interface opens them
+//! (`ib0.tcp_connect`, `ib0.tcp_listen`, `ib0.udp_bind`), written data is sent at once unless
+//! `set_nodelay(false)` is called, `flush` waits for the peer's acknowledgment, and there is no
+//! `try_clone`: pinned sockets can be shared by reference.
+//!
 //! Connections to a peer whose process dies end by `ConnectionReset`, within five seconds if its
 //! port leaves the subnet with it, as on the software fabric; else keep-alive ends them, or the
 //! user timeout ([`stack::TcpConfig`]). Those to a peer that was started anew end at once. A peer
@@ -55,7 +61,8 @@
 //!
 //! 1. [`node`]: opens a device and an interface; [`interface`]: the inline driver; [`host`]: an
 //!    interface with its sockets, without a clock;
-//! 2. [`udp`], [`tcp`]: sockets with the API of `std::net`; [`error`]: error types;
+//! 2. [`udp`], [`tcp`]: sockets with the API of `std::net`; `timeout`: how long their calls wait;
+//!    [`error`]: error types;
 //! 3. `control_thread`: the thread of the protocols; `control_requests`: the requests of sockets to
 //!    it; `clock`: the time of both; `stand_in`: serves the sockets of an absent application;
 //! 4. [`pinned`]: sockets for any thread, and several workers for one interface; `promise`: a value
@@ -81,6 +88,7 @@ pub mod smoltcp;
 pub mod stack;
 mod stand_in;
 pub mod tcp;
+mod timeout;
 pub mod udp;
 
 pub use control_requests::NeighborRoute;

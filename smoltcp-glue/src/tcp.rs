@@ -1,8 +1,9 @@
 //! TCP listeners and connections with the API of `std::net`, served by the caller's thread.
 
 use crate::error::check_keepalive;
-use crate::interface::{CallTimeout, Interface, resolve};
+use crate::interface::{Interface, resolve};
 use crate::stack::{ListenerId, TcpError, TcpId};
+use crate::timeout::{CallTimeout, SocketTimeout};
 use std::cell::Cell;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, ToSocketAddrs};
@@ -12,7 +13,7 @@ use std::time::Duration;
 pub struct TcpListener {
     interface: Interface,
     id: ListenerId,
-    timeout: Cell<CallTimeout>,
+    timeout: SocketTimeout,
 }
 
 /// A connection. Dropping it closes it. Written data is still sent while the interface is served,
@@ -20,18 +21,21 @@ pub struct TcpListener {
 pub struct TcpStream {
     interface: Interface,
     id: TcpId,
-    read_timeout: Cell<CallTimeout>,
-    write_timeout: Cell<CallTimeout>,
+    read_timeout: SocketTimeout,
+    write_timeout: SocketTimeout,
     lingers: Cell<bool>,
+    /// The reason of its end was returned by `take_error`.
+    is_error_taken: Cell<bool>,
     is_read_shut: Cell<bool>,
 }
 
 impl Interface {
-    /// Listens for TCP connections. At most `backlog` connections wait to be accepted.
+    /// Listens for TCP connections; port 0 picks a free port. At most `backlog` connections wait to
+    /// be accepted.
     pub fn tcp_listen(&self, local: impl ToSocketAddrs, backlog: usize) -> io::Result<TcpListener> {
         let local = resolve(local)?;
         let id = self.with(|host, _| host.stack.tcp_listen(local, backlog))?;
-        Ok(TcpListener { interface: self.clone(), id, timeout: Cell::new(CallTimeout::Never) })
+        Ok(TcpListener { interface: self.clone(), id, timeout: SocketTimeout::new() })
     }
 
     /// Opens a TCP connection, and waits until it is established. By default the attempt times out
@@ -68,13 +72,20 @@ impl TcpListener {
     }
 
     /// In non-blocking mode [`TcpListener::accept`] returns `WouldBlock` instead of waiting.
-    pub fn set_nonblocking(&self, is_nonblocking: bool) {
-        self.timeout.set(CallTimeout::nonblocking(is_nonblocking));
+    pub fn set_nonblocking(&self, is_nonblocking: bool) -> io::Result<()> {
+        self.timeout.set_nonblocking(is_nonblocking);
+        Ok(())
     }
 
-    /// Sets the timeout of [`TcpListener::accept`]; `None` waits indefinitely.
-    pub fn set_timeout(&self, timeout: Option<Duration>) {
-        self.timeout.set(CallTimeout::of(timeout));
+    /// Sets the timeout of [`TcpListener::accept`]; `None` waits indefinitely, and a timeout of 0
+    /// is an error.
+    pub fn set_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+        self.timeout.set_timeout(timeout)
+    }
+
+    /// Always none: a listener reports errors by [`TcpListener::accept`].
+    pub const fn take_error(&self) -> io::Result<Option<io::Error>> {
+        Ok(None)
     }
 
     /// Whether [`TcpListener::accept`] would return at once. This call serves no sockets: call
@@ -112,9 +123,10 @@ impl TcpStream {
         Self {
             interface,
             id,
-            read_timeout: Cell::new(CallTimeout::Never),
-            write_timeout: Cell::new(CallTimeout::Never),
+            read_timeout: SocketTimeout::new(),
+            write_timeout: SocketTimeout::new(),
             lingers: Cell::new(true),
+            is_error_taken: Cell::new(false),
             is_read_shut: Cell::new(false),
         }
     }
@@ -147,21 +159,59 @@ impl TcpStream {
         is_shut || self.interface.with(|inner, _| inner.stack.tcp_is_readable(self.id))
     }
 
-    /// Sets the read timeout; `None` waits indefinitely.
-    pub fn set_read_timeout(&self, timeout: Option<Duration>) {
-        self.read_timeout.set(CallTimeout::of(timeout));
+    /// Sets the timeout of `read`; `None` waits indefinitely, and a timeout of 0 is an error.
+    pub fn set_read_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+        self.read_timeout.set_timeout(timeout)
     }
 
-    /// Sets the write timeout; `None` waits indefinitely.
-    pub fn set_write_timeout(&self, timeout: Option<Duration>) {
-        self.write_timeout.set(CallTimeout::of(timeout));
+    /// Sets the timeout of `write` and `flush`; `None` waits indefinitely, and a timeout of 0 is an
+    /// error.
+    pub fn set_write_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+        self.write_timeout.set_timeout(timeout)
+    }
+
+    /// The timeout of `read`.
+    pub fn read_timeout(&self) -> io::Result<Option<Duration>> {
+        Ok(self.read_timeout.timeout())
+    }
+
+    /// The timeout of `write` and `flush`.
+    pub fn write_timeout(&self) -> io::Result<Option<Duration>> {
+        Ok(self.write_timeout.timeout())
     }
 
     /// In non-blocking mode `read` and `write` return `WouldBlock` instead of waiting.
-    pub fn set_nonblocking(&self, is_nonblocking: bool) {
-        let timeout = CallTimeout::nonblocking(is_nonblocking);
-        self.read_timeout.set(timeout);
-        self.write_timeout.set(timeout);
+    pub fn set_nonblocking(&self, is_nonblocking: bool) -> io::Result<()> {
+        self.read_timeout.set_nonblocking(is_nonblocking);
+        self.write_timeout.set_nonblocking(is_nonblocking);
+        Ok(())
+    }
+
+    /// Copies received bytes, which stay to be read; waits as `read` does.
+    pub fn peek(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.interface.wait(self.read_timeout.get(), |inner, _| {
+            let peeked = inner.stack.tcp_peek(self.id, buffer)?;
+            Ok(peeked.or(self.is_read_shut.get().then_some(0)))
+        })
+    }
+
+    /// Sets whether written data is sent at once, which is the default, or waits for
+    /// acknowledgments to fill a segment (the Nagle algorithm).
+    pub fn set_nodelay(&self, is_on: bool) -> io::Result<()> {
+        Ok(self.interface.with(|inner, _| inner.stack.tcp_set_nodelay(self.id, is_on))?)
+    }
+
+    /// Whether written data is sent at once.
+    pub fn nodelay(&self) -> io::Result<bool> {
+        Ok(self.interface.with(|inner, _| inner.stack.tcp_nodelay(self.id))?)
+    }
+
+    /// The error that has ended the connection, once.
+    pub fn take_error(&self) -> io::Result<Option<io::Error>> {
+        let end = self.interface.with(|inner, _| inner.stack.tcp_is_open(self.id)).err();
+        let end = end.filter(|end| *end != TcpError::ShutDown && !self.is_error_taken.get());
+        self.is_error_taken.set(self.is_error_taken.get() || end.is_some());
+        Ok(end.map(io::Error::from))
     }
 
     /// Sets what dropping the connection does: `true`, the default, sends the written data, then

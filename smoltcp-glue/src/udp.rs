@@ -1,19 +1,20 @@
 //! UDP sockets with the API of `std::net`, served by the caller's thread.
 
 use crate::host::Host;
-use crate::interface::{CallTimeout, Interface, resolve};
+use crate::interface::{Interface, resolve};
 use crate::stack::{UdpError, UdpId, UdpReceived};
+use crate::timeout::SocketTimeout;
 use pollux_verbs::time::Time;
-use std::cell::Cell;
 use std::io;
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 
 /// A UDP socket of an inline interface.
 pub struct UdpSocket {
     interface: Interface,
     id: UdpId,
-    timeout: Cell<CallTimeout>,
+    read_timeout: SocketTimeout,
+    write_timeout: SocketTimeout,
 }
 
 /// A buffer for one datagram of [`UdpSocket::recv_batch`].
@@ -31,7 +32,9 @@ impl Interface {
     pub fn udp_bind(&self, local: impl ToSocketAddrs) -> io::Result<UdpSocket> {
         let local = resolve(local)?;
         let id = self.with(|host, _| host.stack.udp_bind(local))?;
-        Ok(UdpSocket { interface: self.clone(), id, timeout: Cell::new(CallTimeout::Never) })
+        let interface = self.clone();
+        let (read_timeout, write_timeout) = (SocketTimeout::new(), SocketTimeout::new());
+        Ok(UdpSocket { interface, id, read_timeout, write_timeout })
     }
 }
 
@@ -42,37 +45,61 @@ impl UdpSocket {
         local.ok_or_else(|| UdpError::Closed.into())
     }
 
+    /// The connected peer.
+    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
+        let peer = self.interface.with(|inner, _| inner.stack.udp_peer(self.id));
+        peer.ok_or_else(|| io::ErrorKind::NotConnected.into())
+    }
+
     /// Connects the socket: it receives datagrams of this peer only, and its ICMP errors.
     pub fn connect(&self, peer: impl ToSocketAddrs) -> io::Result<()> {
         let peer = resolve(peer)?;
         Ok(self.interface.with(|inner, _| inner.stack.udp_connect(self.id, peer))?)
     }
 
-    /// Sets the timeout of receive and send calls; `None` waits indefinitely.
-    pub fn set_read_timeout(&self, timeout: Option<Duration>) {
-        self.timeout.set(CallTimeout::of(timeout));
+    /// Sets the timeout of receive calls; `None` waits indefinitely, and a timeout of 0 is an
+    /// error.
+    pub fn set_read_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+        self.read_timeout.set_timeout(timeout)
+    }
+
+    /// Sets the timeout of send calls; `None` waits indefinitely, and a timeout of 0 is an error.
+    pub fn set_write_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+        self.write_timeout.set_timeout(timeout)
+    }
+
+    /// The timeout of receive calls.
+    pub fn read_timeout(&self) -> io::Result<Option<Duration>> {
+        Ok(self.read_timeout.timeout())
+    }
+
+    /// The timeout of send calls.
+    pub fn write_timeout(&self) -> io::Result<Option<Duration>> {
+        Ok(self.write_timeout.timeout())
     }
 
     /// In non-blocking mode receive and send calls return `WouldBlock` instead of waiting.
-    pub fn set_nonblocking(&self, is_nonblocking: bool) {
-        self.timeout.set(CallTimeout::nonblocking(is_nonblocking));
+    pub fn set_nonblocking(&self, is_nonblocking: bool) -> io::Result<()> {
+        self.read_timeout.set_nonblocking(is_nonblocking);
+        self.write_timeout.set_nonblocking(is_nonblocking);
+        Ok(())
     }
 
-    /// Sends a datagram; waits for queue space until the read timeout.
-    pub fn send_to(&self, payload: &[u8], to: impl ToSocketAddrs) -> io::Result<()> {
-        self.send_batch(&[(payload, resolve(to)?)]).map(drop)
+    /// Sends a datagram; returns its bytes. It waits for queue space until the write timeout.
+    pub fn send_to(&self, payload: &[u8], to: impl ToSocketAddrs) -> io::Result<usize> {
+        self.send_batch(&[(payload, resolve(to)?)])?;
+        Ok(payload.len())
     }
 
     /// Sends a datagram to the connected peer.
-    pub fn send(&self, payload: &[u8]) -> io::Result<()> {
-        let peer = self.interface.with(|inner, _| inner.stack.udp_peer(self.id));
-        self.send_to(payload, peer.ok_or(io::ErrorKind::NotConnected)?)
+    pub fn send(&self, payload: &[u8]) -> io::Result<usize> {
+        self.send_to(payload, self.peer_addr()?)
     }
 
     /// Sends datagrams together; returns how many were queued. It waits only if the first one does
     /// not fit. An error is that of the first datagram.
     pub fn send_batch(&self, batch: &[(&[u8], SocketAddr)]) -> io::Result<usize> {
-        self.interface.wait(self.timeout.get(), |inner, now| {
+        self.interface.wait(self.write_timeout.get(), |inner, now| {
             for (sent, (payload, to)) in batch.iter().enumerate() {
                 match inner.udp_send(now, self.id, *to, payload) {
                     Ok(()) => {}
@@ -93,15 +120,26 @@ impl UdpSocket {
 
     /// Receives a datagram; returns the number of bytes in the buffer, and the sender.
     pub fn recv_from(&self, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
-        let received = self
-            .interface
-            .wait(self.timeout.get(), |inner, _| Ok(inner.stack.udp_recv(self.id, buffer)?))?;
+        let received = self.interface.wait(self.read_timeout.get(), |inner, _| {
+            Ok(inner.stack.udp_recv(self.id, buffer)?)
+        })?;
         Ok((received.len, received.from))
+    }
+
+    /// Receives a datagram; returns the number of bytes in the buffer.
+    pub fn recv(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        Ok(self.recv_from(buffer)?.0)
+    }
+
+    /// The error that the next call would return, which then does not.
+    pub fn take_error(&self) -> io::Result<Option<io::Error>> {
+        let error = self.interface.with(|inner, _| inner.stack.udp_take_error(self.id));
+        Ok(error.map(io::Error::from))
     }
 
     /// Waits for a datagram, then receives all queued ones, one for each slot; returns how many.
     pub fn recv_batch(&self, slots: &mut [UdpSlot<'_>]) -> io::Result<usize> {
-        self.interface.wait(self.timeout.get(), |inner, _| {
+        self.interface.wait(self.read_timeout.get(), |inner, _| {
             let mut count = 0;
             for slot in &mut *slots {
                 slot.received = match inner.stack.udp_recv(self.id, slot.buffer) {
@@ -132,6 +170,40 @@ impl UdpSocket {
     /// Leaves a multicast group.
     pub fn leave(&self, group: IpAddr) {
         self.interface.with(|inner, now| inner.udp_leave(now, self.id, group));
+    }
+
+    /// As [`UdpSocket::join`], as `std::net` has it. The address that selects an interface there
+    /// has to be unspecified, or one of this interface.
+    pub fn join_multicast_v4(&self, group: &Ipv4Addr, interface: &Ipv4Addr) -> io::Result<()> {
+        self.check_interface(*interface)?;
+        self.join((*group).into())
+    }
+
+    /// As [`UdpSocket::join`], as `std::net` has it. The index that selects an interface there does
+    /// not count.
+    pub fn join_multicast_v6(&self, group: &Ipv6Addr, _interface: u32) -> io::Result<()> {
+        self.join((*group).into())
+    }
+
+    /// As [`UdpSocket::leave`], as `std::net` has it.
+    pub fn leave_multicast_v4(&self, group: &Ipv4Addr, interface: &Ipv4Addr) -> io::Result<()> {
+        self.check_interface(*interface)?;
+        self.leave((*group).into());
+        Ok(())
+    }
+
+    /// As [`UdpSocket::leave`], as `std::net` has it.
+    pub fn leave_multicast_v6(&self, group: &Ipv6Addr, _interface: u32) -> io::Result<()> {
+        self.leave((*group).into());
+        Ok(())
+    }
+
+    fn check_interface(&self, address: Ipv4Addr) -> io::Result<()> {
+        let is_ours = self.interface.with(|inner, _| inner.owns(address.into()));
+        match address.is_unspecified() || is_ours {
+            true => Ok(()),
+            false => Err(io::ErrorKind::AddrNotAvailable.into()),
+        }
     }
 }
 

@@ -45,7 +45,7 @@ fn a_blocked_application_and_its_idle_workers_cost_no_processor_time() {
     socket.send_to(b"1", "10.0.0.2:7").expect("there is space");
     socket.recv_from(&mut byte).expect("the peer answers");
     let before = ticks();
-    socket.set_read_timeout(Some(IDLE));
+    socket.set_read_timeout(Some(IDLE)).unwrap();
     let nothing = socket.recv_from(&mut byte).expect_err("nothing was sent");
     let spent = ticks() - before;
     assert_eq!(nothing.kind(), ErrorKind::TimedOut);

@@ -22,7 +22,7 @@ impl Client {
     pub fn start(interface: &Interface, mut control: TcpStream, test: Test) -> io::Result<Self> {
         let (server, cookie) = (control.peer_addr()?, new_cookie());
         control.write_all(&cookie)?;
-        let mut control = Control::new(control);
+        let mut control = Control::new(control)?;
         control.expect(State::ParamExchange)?;
         control.send_json(&test.to_json())?;
         control.expect(State::CreateStreams)?;
@@ -36,7 +36,7 @@ impl Client {
         };
         control.expect(State::TestStart)?;
         control.expect(State::TestRunning)?;
-        let stream = Stream::new(socket, test);
+        let stream = Stream::new(socket, test)?;
         Ok(Self { interface: interface.clone(), control, stream, test })
     }
 
@@ -81,7 +81,7 @@ fn open_udp(interface: &Interface, server: SocketAddr) -> io::Result<Socket> {
     let any = if server.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
     let socket = interface.udp_bind(any)?;
     socket.connect(server)?;
-    socket.set_read_timeout(Some(TIMEOUT));
+    socket.set_read_timeout(Some(TIMEOUT))?;
     socket.send(&HELLO)?;
     let mut welcome = [0; WELCOME.len()];
     let (len, _) = socket.recv_from(&mut welcome)?;

@@ -12,10 +12,10 @@ pub const TIMEOUT: Duration = Duration::from_secs(30);
 pub struct Control(TcpStream);
 
 impl Control {
-    pub fn new(stream: TcpStream) -> Self {
-        stream.set_read_timeout(Some(TIMEOUT));
-        stream.set_write_timeout(Some(TIMEOUT));
-        Self(stream)
+    pub fn new(stream: TcpStream) -> io::Result<Self> {
+        stream.set_read_timeout(Some(TIMEOUT))?;
+        stream.set_write_timeout(Some(TIMEOUT))?;
+        Ok(Self(stream))
     }
 
     pub fn send_state(&mut self, state: State) -> io::Result<()> {
@@ -70,7 +70,7 @@ impl Control {
 /// Reads the cookie at the beginning of a connection.
 pub fn cookie(stream: &mut TcpStream) -> io::Result<[u8; COOKIE_LEN]> {
     let mut cookie = [0; COOKIE_LEN];
-    stream.set_read_timeout(Some(TIMEOUT));
+    stream.set_read_timeout(Some(TIMEOUT))?;
     stream.read_exact(&mut cookie)?;
     Ok(cookie)
 }

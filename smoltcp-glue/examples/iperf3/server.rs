@@ -22,10 +22,10 @@ impl Server {
 
     /// Waits for a client, and runs its test.
     pub fn serve(&self) -> io::Result<Report> {
-        self.listener.set_timeout(None);
+        self.listener.set_timeout(None)?;
         let (mut control, _) = self.listener.accept()?;
         let cookie = cookie(&mut control)?;
-        let mut control = Control::new(control);
+        let mut control = Control::new(control)?;
         control.send_state(State::ParamExchange)?;
         let asked =
             control.receive_json(|json| Some(Test::of_json(json).ok_or(json.to_string())))?;
@@ -42,7 +42,7 @@ impl Server {
         };
         control.send_state(State::TestStart)?;
         control.send_state(State::TestRunning)?;
-        let mut stream = Stream::new(socket, test);
+        let mut stream = Stream::new(socket, test)?;
         while !control.is_readable() {
             match test.is_reverse {
                 true => stream.send(&self.interface)?,
@@ -56,7 +56,7 @@ impl Server {
     /// The connection with the same cookie.
     fn tcp(&self, control: &mut Control, expected: [u8; COOKIE_LEN]) -> io::Result<Socket> {
         control.send_state(State::CreateStreams)?;
-        self.listener.set_timeout(Some(TIMEOUT));
+        self.listener.set_timeout(Some(TIMEOUT))?;
         loop {
             let (mut stream, _) = self.listener.accept()?;
             if cookie(&mut stream)? == expected {
@@ -69,7 +69,7 @@ impl Server {
     /// Waits for the first datagram of a client.
     fn udp(&self, control: &mut Control) -> io::Result<Socket> {
         let socket: UdpSocket = self.interface.udp_bind(self.at)?;
-        socket.set_read_timeout(Some(TIMEOUT));
+        socket.set_read_timeout(Some(TIMEOUT))?;
         control.send_state(State::CreateStreams)?;
         let mut hello = [0; HELLO.len()];
         let (len, client) = socket.recv_from(&mut hello)?;

@@ -31,15 +31,18 @@ pub struct Stream {
 }
 
 impl Stream {
-    pub fn new(socket: Socket, test: Test) -> Self {
+    pub fn new(socket: Socket, test: Test) -> io::Result<Self> {
         match &socket {
             Socket::Tcp(stream) => {
-                stream.set_read_timeout(Some(LOOK_EVERY));
-                stream.set_write_timeout(Some(LOOK_EVERY));
+                stream.set_read_timeout(Some(LOOK_EVERY))?;
+                stream.set_write_timeout(Some(LOOK_EVERY))?;
             }
-            Socket::Udp(socket) => socket.set_read_timeout(Some(LOOK_EVERY)),
+            Socket::Udp(socket) => {
+                socket.set_read_timeout(Some(LOOK_EVERY))?;
+                socket.set_write_timeout(Some(LOOK_EVERY))?;
+            }
         }
-        Self {
+        Ok(Self {
             socket,
             test,
             block: vec![b'.'; test.block],
@@ -48,7 +51,7 @@ impl Stream {
             transit_s: None,
             is_over: false,
             count: Count::default(),
-        }
+        })
     }
 
     /// Whether the amount of the test was sent or received.
@@ -73,7 +76,7 @@ impl Stream {
             Socket::Tcp(stream) => stream.write(&self.block[..len]),
             Socket::Udp(socket) => {
                 stamp(&mut self.block, now, self.count.datagrams as u32 + 1);
-                socket.send(&self.block).map(|()| len)
+                socket.send(&self.block)
             }
         };
         if let Some(sent) = unless_timeout(sent)? {
@@ -139,7 +142,7 @@ impl Stream {
     /// Waits until the peer has acknowledged all data.
     pub fn flush(&mut self) -> io::Result<()> {
         let Socket::Tcp(stream) = &mut self.socket else { return Ok(()) };
-        stream.set_write_timeout(Some(TIMEOUT));
+        stream.set_write_timeout(Some(TIMEOUT))?;
         stream.flush()
     }
 

@@ -100,18 +100,18 @@ fn server_answers_sockets_of_ours() {
             ib0.tcp_connect("192.168.69.1:6970").ok()
         });
         let mut stream = streams.next().expect("it listens");
-        stream.set_read_timeout(Some(LIMIT));
+        stream.set_read_timeout(Some(LIMIT)).unwrap();
         stream.write_all(b"stressed\n").unwrap();
         let mut line = String::new();
         BufReader::new(&mut stream).read_line(&mut line).unwrap();
         assert_eq!(line, "desserts\n");
         // It reads slowly, and takes all.
         let mut sink = ib0.tcp_connect("[fdaa::1]:6971").unwrap();
-        sink.set_write_timeout(Some(LIMIT));
+        sink.set_write_timeout(Some(LIMIT)).unwrap();
         sink.write_all(&vec![7; 1 << 20]).unwrap();
         sink.shutdown(Shutdown::Write).unwrap();
         let socket = ib0.udp_bind("192.168.69.2:0").unwrap();
-        socket.set_read_timeout(Some(LIMIT));
+        socket.set_read_timeout(Some(LIMIT)).unwrap();
         socket.send_to(b"abc", "192.168.69.1:6969").unwrap();
         let mut buffer = [0; 8];
         let (bytes, _) = socket.recv_from(&mut buffer).unwrap();
@@ -138,9 +138,9 @@ fn httpclient_reads_a_page_of_ours() {
     let listener = ib0.tcp_listen("192.168.69.2:80", 4).unwrap();
     let url = "http://192.168.69.2/index.html";
     let client = Program::start(HTTPCLIENT, &fabric, (1, "rc"), &["192.168.69.2", url]);
-    listener.set_timeout(Some(LIMIT));
+    listener.set_timeout(Some(LIMIT)).unwrap();
     let (mut stream, _) = listener.accept().unwrap();
-    stream.set_read_timeout(Some(LIMIT));
+    stream.set_read_timeout(Some(LIMIT)).unwrap();
     let mut request = String::new();
     BufReader::new(&mut stream).read_line(&mut request).unwrap();
     assert!(request.starts_with("GET /index.html HTTP/1.1"), "{request}");

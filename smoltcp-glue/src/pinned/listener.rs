@@ -6,7 +6,8 @@
 use super::doorbell::SocketFlags;
 use super::tcp::TcpStream;
 use super::waiters::Waiters;
-use super::{Hold, SharedTimeout, lock};
+use super::{Hold, lock};
+use crate::timeout::SocketTimeout;
 use pollux_mem::mpsc;
 use std::io;
 use std::net::SocketAddr;
@@ -21,7 +22,7 @@ pub struct TcpListener {
     arrived: Mutex<Arrived>,
     accepters: Arc<Waiters>,
     local: SocketAddr,
-    timeout: SharedTimeout,
+    timeout: SocketTimeout,
 }
 
 /// The part of a listener at one worker. The worker stops listening when it is dropped.
@@ -65,7 +66,7 @@ impl TcpListener {
     ) -> Self {
         let (listeners, queues) = parts.into_iter().unzip();
         let arrived = Mutex::new(Arrived { queues, turn: 0 });
-        Self { listeners, arrived, accepters, local, timeout: SharedTimeout::default() }
+        Self { listeners, arrived, accepters, local, timeout: SocketTimeout::new() }
     }
 
     /// The address and port that it listens on.
@@ -74,13 +75,20 @@ impl TcpListener {
     }
 
     /// In non-blocking mode [`TcpListener::accept`] returns `WouldBlock` instead of waiting.
-    pub fn set_nonblocking(&self, is_nonblocking: bool) {
+    pub fn set_nonblocking(&self, is_nonblocking: bool) -> io::Result<()> {
         self.timeout.set_nonblocking(is_nonblocking);
+        Ok(())
     }
 
-    /// Sets the timeout of [`TcpListener::accept`]; `None` waits indefinitely.
-    pub fn set_timeout(&self, timeout: Option<Duration>) {
-        self.timeout.set_timeout(timeout);
+    /// Sets the timeout of [`TcpListener::accept`]; `None` waits indefinitely, and a timeout of 0
+    /// is an error.
+    pub fn set_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+        self.timeout.set_timeout(timeout)
+    }
+
+    /// Always none: a listener reports errors by [`TcpListener::accept`].
+    pub const fn take_error(&self) -> io::Result<Option<io::Error>> {
+        Ok(None)
     }
 
     /// Whether [`TcpListener::accept`] would return at once.
@@ -104,6 +112,11 @@ impl TcpListener {
     /// As [`TcpListener::accept`], for a task.
     pub async fn accept_async(&self) -> io::Result<(TcpStream, SocketAddr)> {
         self.accepters.wait_async(|| self.try_accept()).await
+    }
+
+    /// An endless iterator over [`TcpListener::accept`].
+    pub fn incoming(&self) -> impl Iterator<Item = io::Result<TcpStream>> {
+        std::iter::repeat_with(|| Ok(self.accept()?.0))
     }
 
     fn try_accept(&self) -> io::Result<Option<(TcpStream, SocketAddr)>> {

@@ -76,7 +76,7 @@
 //! and its like run over it; `futures-io` adds those of that crate.
 //!
 //! 1. [`tcp`], [`listener`], [`udp`]: the application's ends; `async_traits`: those for tasks;
-//!    `datagram`: the records of UDP rings;
+//!    `tcp_line`: the shared state of a connection; `datagram`: the records of UDP rings;
 //! 2. `doorbell`, `waiters`, `request`: notifications between application and worker;
 //! 3. `worker`, `serving`: the worker and its ends; `opening`, `common_state`: start and shutdown.
 
@@ -90,6 +90,7 @@ mod opening;
 mod request;
 mod serving;
 pub mod tcp;
+mod tcp_line;
 pub mod udp;
 mod waiters;
 mod worker;
@@ -105,9 +106,10 @@ use crate::control_thread::{ControlHandle, ControlThread};
 use crate::error::UpError;
 use crate::hand_off::HandOffCounts;
 use crate::host::Host;
-use crate::interface::{CallTimeout, resolve};
+use crate::interface::resolve;
 use crate::stack::slab::SlabMap;
 use crate::stack::{ListenerId, SocketId, TcpId};
+use crate::timeout::CallTimeout;
 use doorbell::{Doorbell, Inbox};
 use pollux_dataplane::engine::Handle;
 pub use pollux_dataplane::engine::idle::Idle;
@@ -119,7 +121,7 @@ use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -330,10 +332,15 @@ impl Interface {
         ask(doorbell, move |worker, _| worker.udp_bind(local))
     }
 
-    /// Listens for TCP connections. At most `backlog` connections wait to be accepted at each
-    /// worker: the connection of a peer arrives at the worker of its flow.
+    /// Listens for TCP connections; port 0 picks a free port. At most `backlog` connections wait to
+    /// be accepted at each worker: the connection of a peer arrives at the worker of its flow.
     pub fn tcp_listen(&self, local: impl ToSocketAddrs, backlog: usize) -> io::Result<TcpListener> {
-        let local = resolve(local)?;
+        let mut local = resolve(local)?;
+        if local.port() == 0 {
+            let pick =
+                move |worker: &mut Worker<'_>, _| Ok(worker.inner.stack.tcp_free_port(local)?);
+            local = ask(&self.alive.doorbells[0], pick)?;
+        }
         let accepters = Arc::new(Waiters::default());
         // All callers ask the same worker first, so of two for one address one gets it at all
         // workers. An error drops the listeners that were made before it.
@@ -386,38 +393,6 @@ impl Interface {
 /// Locks one end of a socket, whose state is usable after a panic elsewhere.
 fn lock<T>(end: &Mutex<T>) -> MutexGuard<'_, T> {
     end.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-struct SharedTimeout(AtomicU64);
-
-impl SharedTimeout {
-    const NEVER: u64 = u64::MAX;
-    const IMMEDIATE: u64 = u64::MAX - 1;
-
-    fn get(&self) -> CallTimeout {
-        match self.0.load(Ordering::Relaxed) {
-            Self::NEVER => CallTimeout::Never,
-            Self::IMMEDIATE => CallTimeout::Immediate,
-            nanoseconds => CallTimeout::After(Duration::from_nanos(nanoseconds)),
-        }
-    }
-
-    fn set_timeout(&self, timeout: Option<Duration>) {
-        let nanoseconds = timeout.map(|time| time.as_nanos().min(u128::from(Self::IMMEDIATE - 1)));
-        let word = nanoseconds.map_or(Self::NEVER, |nanoseconds| nanoseconds as u64);
-        self.0.store(word, Ordering::Relaxed);
-    }
-
-    fn set_nonblocking(&self, is_nonblocking: bool) {
-        let word = if is_nonblocking { Self::IMMEDIATE } else { Self::NEVER };
-        self.0.store(word, Ordering::Relaxed);
-    }
-}
-
-impl Default for SharedTimeout {
-    fn default() -> Self {
-        Self(AtomicU64::new(Self::NEVER))
-    }
 }
 
 #[cfg(test)]

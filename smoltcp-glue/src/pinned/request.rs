@@ -3,7 +3,7 @@
 use super::doorbell::Doorbell;
 use super::waiters::Waiters;
 use super::{Worker, lock};
-use crate::interface::CallTimeout;
+use crate::timeout::CallTimeout;
 use pollux_verbs::time::Time;
 use std::future::Future;
 use std::io;

@@ -3,17 +3,17 @@
 //! Each has a ring of bytes each way. Bytes in the ring to the worker count as written, like those
 //! in a send buffer: they are sent although the connection is dropped.
 
-use super::doorbell::SocketFlags;
 use super::request::ask;
-use super::waiters::{TaskSlot, Waiters};
-use super::{Hold, SharedTimeout, lock};
+use super::tcp_line::{ConnectionState, RequestedState, StreamEnd, TcpLine};
+use super::waiters::TaskSlot;
+use super::{Hold, lock};
 use crate::error::check_keepalive;
-use crate::interface::CallTimeout;
-use crate::stack::{SocketId, TcpError, TcpId};
+use crate::stack::TcpError;
+use crate::timeout::{CallTimeout, SocketTimeout};
 use pollux_mem::byte_ring;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr};
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -29,9 +29,11 @@ pub struct TcpStream {
     reader: Mutex<byte_ring::Reader>,
     writer: Mutex<Outgoing>,
     addresses: (SocketAddr, SocketAddr),
-    read_timeout: SharedTimeout,
-    write_timeout: SharedTimeout,
+    read_timeout: SocketTimeout,
+    write_timeout: SocketTimeout,
     lingers: AtomicBool,
+    /// The reason of its end was returned by `take_error`.
+    is_error_taken: AtomicBool,
     /// The tasks that poll the traits of `async_traits`.
     read_task: TaskSlot,
     write_task: TaskSlot,
@@ -41,121 +43,6 @@ struct Outgoing {
     ring: byte_ring::Writer,
     /// All bytes that were written.
     written: u64,
-}
-
-pub(super) struct TcpLine {
-    id: TcpId,
-    pub(super) flags: SocketFlags,
-    pub(super) readers: Waiters,
-    pub(super) writers: Waiters,
-    /// Written by the worker: the connection state.
-    state: AtomicU8,
-    /// Written by the worker: the end after the bytes in the ring.
-    stream_end: AtomicU8,
-    /// Written by the worker: all bytes that the peer has acknowledged.
-    pub(super) acknowledged: AtomicU64,
-    /// Written by the application.
-    requested_state: AtomicU8,
-    /// Written by the application: the receiving half is shut down.
-    is_read_shut: AtomicBool,
-}
-
-/// The state that the application requests of a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum RequestedState {
-    Open,
-    ShutDown,
-    Close,
-    Abort,
-}
-
-/// Connection state, as the worker last published it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ConnectionState {
-    Opening,
-    Open,
-    Ended(TcpError),
-}
-
-/// The end of the received bytes, if they have one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum StreamEnd {
-    None,
-    Eof,
-    Error(TcpError),
-}
-
-const REQUESTED_STATES: [RequestedState; 4] =
-    [RequestedState::Open, RequestedState::ShutDown, RequestedState::Close, RequestedState::Abort];
-const STATES: [ConnectionState; 9] = [
-    ConnectionState::Opening,
-    ConnectionState::Open,
-    ConnectionState::Ended(TcpError::Closed),
-    ConnectionState::Ended(TcpError::Refused),
-    ConnectionState::Ended(TcpError::Reset),
-    ConnectionState::Ended(TcpError::TimedOut),
-    ConnectionState::Ended(TcpError::Unreachable),
-    ConnectionState::Ended(TcpError::PeerGone),
-    ConnectionState::Ended(TcpError::ShutDown),
-];
-const STREAM_ENDS: [StreamEnd; 9] = [
-    StreamEnd::None,
-    StreamEnd::Eof,
-    StreamEnd::Error(TcpError::Closed),
-    StreamEnd::Error(TcpError::Refused),
-    StreamEnd::Error(TcpError::Reset),
-    StreamEnd::Error(TcpError::TimedOut),
-    StreamEnd::Error(TcpError::Unreachable),
-    StreamEnd::Error(TcpError::PeerGone),
-    StreamEnd::Error(TcpError::ShutDown),
-];
-
-/// Stores a value by its index in a table. Release: a reader of it sees earlier writes.
-fn store<T: PartialEq>(cell: &AtomicU8, table: &[T], value: &T) {
-    let index = table.iter().position(|one| one == value);
-    cell.store(index.expect("the tables are complete") as u8, Ordering::Release);
-}
-
-impl TcpLine {
-    pub(super) fn new(id: TcpId, state: ConnectionState) -> Self {
-        let line = Self {
-            id,
-            flags: SocketFlags::new(SocketId::Tcp(id)),
-            readers: Waiters::default(),
-            writers: Waiters::default(),
-            state: AtomicU8::new(0),
-            stream_end: AtomicU8::new(0),
-            acknowledged: AtomicU64::new(0),
-            requested_state: AtomicU8::new(0),
-            is_read_shut: AtomicBool::new(false),
-        };
-        line.set_state(state);
-        line
-    }
-
-    pub(super) fn state(&self) -> ConnectionState {
-        STATES[usize::from(self.state.load(Ordering::Acquire))]
-    }
-
-    pub(super) fn set_state(&self, state: ConnectionState) {
-        store(&self.state, &STATES, &state);
-    }
-
-    pub(super) fn stream_end(&self) -> StreamEnd {
-        STREAM_ENDS[usize::from(self.stream_end.load(Ordering::Acquire))]
-    }
-
-    pub(super) fn set_stream_end(&self, stream_end: StreamEnd) {
-        store(&self.stream_end, &STREAM_ENDS, &stream_end);
-    }
-
-    pub(super) fn requested_state(&self) -> RequestedState {
-        REQUESTED_STATES[usize::from(self.requested_state.load(Ordering::Acquire))]
-    }
-
-    fn set_requested_state(&self, requested_state: RequestedState) {
-        store(&self.requested_state, &REQUESTED_STATES, &requested_state);
-    }
 }
 
 impl TcpStream {
@@ -172,9 +59,10 @@ impl TcpStream {
             reader: Mutex::new(reader),
             writer: Mutex::new(Outgoing { ring: writer, written: 0 }),
             addresses,
-            read_timeout: SharedTimeout::default(),
-            write_timeout: SharedTimeout::default(),
+            read_timeout: SocketTimeout::new(),
+            write_timeout: SocketTimeout::new(),
             lingers: AtomicBool::new(false),
+            is_error_taken: AtomicBool::new(false),
             read_task: TaskSlot::default(),
             write_task: TaskSlot::default(),
         }
@@ -203,20 +91,63 @@ impl TcpStream {
         has_ended || is_shut || !lock(&self.reader).is_empty()
     }
 
-    /// Sets the read timeout; `None` waits indefinitely.
-    pub fn set_read_timeout(&self, timeout: Option<Duration>) {
-        self.read_timeout.set_timeout(timeout);
+    /// Sets the timeout of `read`; `None` waits indefinitely, and a timeout of 0 is an error.
+    pub fn set_read_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+        self.read_timeout.set_timeout(timeout)
     }
 
-    /// Sets the write timeout; `None` waits indefinitely.
-    pub fn set_write_timeout(&self, timeout: Option<Duration>) {
-        self.write_timeout.set_timeout(timeout);
+    /// Sets the timeout of `write` and `flush`; `None` waits indefinitely, and a timeout of 0 is an
+    /// error.
+    pub fn set_write_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+        self.write_timeout.set_timeout(timeout)
     }
 
-    /// In non-blocking mode, reads and writes return `WouldBlock` instead of waiting.
-    pub fn set_nonblocking(&self, is_nonblocking: bool) {
+    /// The timeout of `read`.
+    pub fn read_timeout(&self) -> io::Result<Option<Duration>> {
+        Ok(self.read_timeout.timeout())
+    }
+
+    /// The timeout of `write` and `flush`.
+    pub fn write_timeout(&self) -> io::Result<Option<Duration>> {
+        Ok(self.write_timeout.timeout())
+    }
+
+    /// In non-blocking mode `read` and `write` return `WouldBlock` instead of waiting.
+    pub fn set_nonblocking(&self, is_nonblocking: bool) -> io::Result<()> {
         self.read_timeout.set_nonblocking(is_nonblocking);
         self.write_timeout.set_nonblocking(is_nonblocking);
+        Ok(())
+    }
+
+    /// Copies received bytes, which stay to be read; waits as `read` does.
+    pub fn peek(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.line.readers.wait(self.read_timeout.get(), || self.try_peek(buffer))
+    }
+
+    /// Sets whether written data is sent at once, which is the default, or waits for
+    /// acknowledgments to fill a segment (the Nagle algorithm).
+    pub fn set_nodelay(&self, is_on: bool) -> io::Result<()> {
+        let id = self.line.id;
+        ask(&self.hold.doorbell, move |worker, _| {
+            Ok(worker.inner.stack.tcp_set_nodelay(id, is_on)?)
+        })
+    }
+
+    /// Whether written data is sent at once.
+    pub fn nodelay(&self) -> io::Result<bool> {
+        let id = self.line.id;
+        ask(&self.hold.doorbell, move |worker, _| Ok(worker.inner.stack.tcp_nodelay(id)?))
+    }
+
+    /// The error that has ended the connection, once.
+    pub fn take_error(&self) -> io::Result<Option<io::Error>> {
+        match self.line.state() {
+            ConnectionState::Ended(why) if why != TcpError::ShutDown => {
+                let is_taken = self.is_error_taken.swap(true, Ordering::Relaxed);
+                Ok((!is_taken).then(|| why.into()))
+            }
+            _ => Ok(None),
+        }
     }
 
     /// Sets what dropping the connection does: `true`, the default, sends the written data, then
@@ -353,13 +284,29 @@ impl TcpStream {
     }
 
     fn try_read(&self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
+        self.try_take(buffer, byte_ring::Reader::read)
+    }
+
+    fn try_peek(&self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
+        self.try_take(buffer, |reader, buffer| {
+            let count = reader.len(buffer.len()).min(buffer.len());
+            if reader.peek(0, &mut buffer[..count]) { count } else { 0 }
+        })
+    }
+
+    #[inline]
+    fn try_take(
+        &self,
+        buffer: &mut [u8],
+        take: impl FnOnce(&mut byte_ring::Reader, &mut [u8]) -> usize,
+    ) -> io::Result<Option<usize>> {
         if buffer.is_empty() {
             return Ok(Some(0));
         }
         // Read first: data before the end are in the ring then.
         let (is_served, stream_end) = (self.hold.doorbell.check(), self.line.stream_end());
         let mut reader = lock(&self.reader);
-        let taken = reader.read(buffer);
+        let taken = take(&mut reader, buffer);
         if taken > 0 {
             self.hold.doorbell.relieve_at_half(&self.line.flags, &mut reader);
             return Ok(Some(taken));

@@ -8,13 +8,14 @@ use super::datagram::{HEAD_BYTES, Head};
 use super::doorbell::SocketFlags;
 use super::request::ask;
 use super::waiters::Waiters;
-use super::{Hold, SharedTimeout, lock};
+use super::{Hold, lock};
 use crate::interface::resolve;
 use crate::stack::{UdpError, UdpId, UdpReceived, udp_packet_len};
+use crate::timeout::SocketTimeout;
 use crate::udp::UdpSlot;
 use pollux_mem::byte_ring;
 use std::io;
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
@@ -34,7 +35,8 @@ pub struct UdpSocket {
     peer: Mutex<Option<SocketAddr>>,
     /// Held during joins and leaves, which several workers must handle.
     joins: Mutex<()>,
-    timeout: SharedTimeout,
+    read_timeout: SocketTimeout,
+    write_timeout: SocketTimeout,
 }
 
 pub(super) struct UdpLine {
@@ -92,13 +94,19 @@ impl UdpSocket {
             writer: Mutex::new(writer),
             joins: Mutex::default(),
             peer: Mutex::new(None),
-            timeout: SharedTimeout::default(),
+            read_timeout: SocketTimeout::new(),
+            write_timeout: SocketTimeout::new(),
         }
     }
 
     /// The address and port that it is bound to.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         Ok(self.local)
+    }
+
+    /// The connected peer.
+    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
+        lock(&self.peer).ok_or_else(|| io::ErrorKind::NotConnected.into())
     }
 
     /// Connects the socket to one peer, whose refusals it reports.
@@ -109,31 +117,49 @@ impl UdpSocket {
         Ok(())
     }
 
-    /// Sets the timeout of receive and send calls; `None` waits indefinitely.
-    pub fn set_read_timeout(&self, timeout: Option<Duration>) {
-        self.timeout.set_timeout(timeout);
+    /// Sets the timeout of receive calls; `None` waits indefinitely, and a timeout of 0 is an
+    /// error.
+    pub fn set_read_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+        self.read_timeout.set_timeout(timeout)
     }
 
-    /// In non-blocking mode, receiving returns `WouldBlock` instead of waiting.
-    pub fn set_nonblocking(&self, is_nonblocking: bool) {
-        self.timeout.set_nonblocking(is_nonblocking);
+    /// Sets the timeout of send calls; `None` waits indefinitely, and a timeout of 0 is an error.
+    pub fn set_write_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+        self.write_timeout.set_timeout(timeout)
     }
 
-    /// Sends a datagram, and waits for space within the receive timeout.
-    pub fn send_to(&self, payload: &[u8], to: impl ToSocketAddrs) -> io::Result<()> {
-        self.send_batch(&[(payload, resolve(to)?)]).map(drop)
+    /// The timeout of receive calls.
+    pub fn read_timeout(&self) -> io::Result<Option<Duration>> {
+        Ok(self.read_timeout.timeout())
+    }
+
+    /// The timeout of send calls.
+    pub fn write_timeout(&self) -> io::Result<Option<Duration>> {
+        Ok(self.write_timeout.timeout())
+    }
+
+    /// In non-blocking mode receive and send calls return `WouldBlock` instead of waiting.
+    pub fn set_nonblocking(&self, is_nonblocking: bool) -> io::Result<()> {
+        self.read_timeout.set_nonblocking(is_nonblocking);
+        self.write_timeout.set_nonblocking(is_nonblocking);
+        Ok(())
+    }
+
+    /// Sends a datagram; returns its bytes. It waits for queue space until the write timeout.
+    pub fn send_to(&self, payload: &[u8], to: impl ToSocketAddrs) -> io::Result<usize> {
+        self.send_batch(&[(payload, resolve(to)?)])?;
+        Ok(payload.len())
     }
 
     /// Sends a datagram to the peer that it is connected to.
-    pub fn send(&self, payload: &[u8]) -> io::Result<()> {
-        let peer = *lock(&self.peer);
-        self.send_to(payload, peer.ok_or(io::ErrorKind::NotConnected)?)
+    pub fn send(&self, payload: &[u8]) -> io::Result<usize> {
+        self.send_to(payload, self.peer_addr()?)
     }
 
     /// Sends datagrams in a batch; returns how many there was space for, and waits only if there is
     /// none for the first. An error is the first one's.
     pub fn send_batch(&self, batch: &[(&[u8], SocketAddr)]) -> io::Result<usize> {
-        self.line.writers.wait(self.timeout.get(), || self.try_send(batch))
+        self.line.writers.wait(self.write_timeout.get(), || self.try_send(batch))
     }
 
     /// Whether receiving would return at once.
@@ -144,14 +170,24 @@ impl UdpSocket {
 
     /// Receives a datagram; returns its bytes in the buffer and its sender.
     pub fn recv_from(&self, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
-        let received = self.line.readers.wait(self.timeout.get(), || self.try_recv(buffer))?;
+        let received = self.line.readers.wait(self.read_timeout.get(), || self.try_recv(buffer))?;
         Ok((received.len, received.from))
+    }
+
+    /// Receives a datagram; returns the number of bytes in the buffer.
+    pub fn recv(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        Ok(self.recv_from(buffer)?.0)
+    }
+
+    /// The error that the next call would return, which then does not.
+    pub fn take_error(&self) -> io::Result<Option<io::Error>> {
+        Ok(self.line.take_pending_error().err())
     }
 
     /// Waits for a datagram and receives as many as there are, up to one for each slot; returns
     /// how many.
     pub fn recv_batch(&self, slots: &mut [UdpSlot<'_>]) -> io::Result<usize> {
-        self.line.readers.wait(self.timeout.get(), || {
+        self.line.readers.wait(self.read_timeout.get(), || {
             let mut count = 0;
             for slot in &mut *slots {
                 slot.received = match self.try_recv(slot.buffer) {
@@ -194,6 +230,41 @@ impl UdpSocket {
             Ok(())
         });
     }
+
+    /// As [`UdpSocket::join`], as `std::net` has it. The address that selects an interface there
+    /// has to be unspecified, or one of this interface.
+    pub fn join_multicast_v4(&self, group: &Ipv4Addr, interface: &Ipv4Addr) -> io::Result<()> {
+        self.check_interface(*interface)?;
+        self.join((*group).into())
+    }
+
+    /// As [`UdpSocket::join`], as `std::net` has it. The index that selects an interface there does
+    /// not count.
+    pub fn join_multicast_v6(&self, group: &Ipv6Addr, _interface: u32) -> io::Result<()> {
+        self.join((*group).into())
+    }
+
+    /// As [`UdpSocket::leave`], as `std::net` has it.
+    pub fn leave_multicast_v4(&self, group: &Ipv4Addr, interface: &Ipv4Addr) -> io::Result<()> {
+        self.check_interface(*interface)?;
+        self.leave((*group).into());
+        Ok(())
+    }
+
+    /// As [`UdpSocket::leave`], as `std::net` has it.
+    pub fn leave_multicast_v6(&self, group: &Ipv6Addr, _interface: u32) -> io::Result<()> {
+        self.leave((*group).into());
+        Ok(())
+    }
+
+    fn check_interface(&self, address: Ipv4Addr) -> io::Result<()> {
+        let is_ours =
+            ask(&self.hold.doorbell, move |worker, _| Ok(worker.inner.owns(address.into())))?;
+        match address.is_unspecified() || is_ours {
+            true => Ok(()),
+            false => Err(io::ErrorKind::AddrNotAvailable.into()),
+        }
+    }
 }
 
 /// Calls for tasks; the calls above wait by the same.
@@ -214,8 +285,9 @@ impl UdpSocket {
         context: &mut Context<'_>,
         payload: &[u8],
         to: SocketAddr,
-    ) -> Poll<io::Result<()>> {
-        self.line.writers.poll(context, || self.try_send(&[(payload, to)])).map_ok(drop)
+    ) -> Poll<io::Result<usize>> {
+        let sent = self.line.writers.poll(context, || self.try_send(&[(payload, to)]));
+        sent.map_ok(|_| payload.len())
     }
 
     /// As [`UdpSocket::recv_from`], for a task.
@@ -225,9 +297,14 @@ impl UdpSocket {
     }
 
     /// As [`UdpSocket::send_to`], for a task.
-    pub async fn send_to_async(&self, payload: &[u8], to: impl Into<SocketAddr>) -> io::Result<()> {
+    pub async fn send_to_async(
+        &self,
+        payload: &[u8],
+        to: impl Into<SocketAddr>,
+    ) -> io::Result<usize> {
         let to = to.into();
-        self.line.writers.wait_async(|| self.try_send(&[(payload, to)])).await.map(drop)
+        self.line.writers.wait_async(|| self.try_send(&[(payload, to)])).await?;
+        Ok(payload.len())
     }
 }
 

@@ -9,7 +9,7 @@
 //! of the flag; the lock of the list is taken only before a sleep and to wake.
 
 use super::lock;
-use crate::interface::CallTimeout;
+use crate::timeout::CallTimeout;
 use std::collections::BTreeMap;
 use std::collections::btree_map::OccupiedEntry;
 use std::future::poll_fn;

@@ -75,8 +75,8 @@ pub enum BindError {
     InUse,
     /// The address is not local, or not usable.
     #[error(
-        "the address is not usable here; bind to an address of the interface, listen on a port \
-         other than 0, and connect to a unicast address"
+        "the address is not usable here; bind to an address of the interface, and connect to a \
+         unicast address and a port other than 0"
     )]
     AddressNotAvailable,
     /// Too many sockets, or no free port.

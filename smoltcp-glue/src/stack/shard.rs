@@ -59,6 +59,13 @@ impl Stack {
         self.tcp.connect(now, (local.ok_or(BindError::Full)?, remote), &self.mtus)
     }
 
+    /// The address with a port at which no socket listens.
+    pub(crate) fn tcp_free_port(&mut self, local: SocketAddr) -> Result<SocketAddr, BindError> {
+        let mut locals =
+            ephemeral_ports(&mut self.rng).map(|port| SocketAddr::new(local.ip(), port));
+        locals.find(|local| self.tcp.has_no_listener(*local)).ok_or(BindError::Full)
+    }
+
     pub(super) fn udp_bind_in_shard(&mut self, mut local: SocketAddr) -> Result<UdpId, BindError> {
         for port in ephemeral_ports(&mut self.rng) {
             local.set_port(port);

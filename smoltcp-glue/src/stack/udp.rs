@@ -338,6 +338,11 @@ impl Stack {
         Ok(addresses.map(|(from, to)| UdpReceived { len, payload_len, from, to }))
     }
 
+    /// Takes the error that the next [`Stack::udp_recv`] would return.
+    pub fn udp_take_error(&mut self, id: UdpId) -> Option<UdpError> {
+        self.udp.sockets.get_mut(id)?.pending_error.take()
+    }
+
     /// The bytes of the oldest datagram that waits.
     pub fn udp_next_bytes(&self, id: UdpId) -> Option<usize> {
         self.udp.sockets.get(id)?.received.front().map(|datagram| datagram.payload.len())

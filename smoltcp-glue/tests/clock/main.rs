@@ -87,15 +87,17 @@ impl Server {
         let bind = |port| interface.udp_bind(any_address(port)).expect("it is free");
         let (echoes, group) = (bind(ECHOES), bind(GROUP_PORT));
         group.join(GROUP.into()).expect("it is a group");
-        listener.set_nonblocking(true);
-        [&echoes, &group].into_iter().for_each(|socket| socket.set_nonblocking(true));
+        listener.set_nonblocking(true).unwrap();
+        for socket in [&echoes, &group] {
+            socket.set_nonblocking(true).unwrap();
+        }
         Self { listener, echoes, group, streams: Vec::new() }
     }
 
     fn turn(&mut self, shared: &Shared) {
         let mut buffer = vec![0; 65_536];
         if let Ok((stream, _)) = self.listener.accept() {
-            stream.set_nonblocking(true);
+            stream.set_nonblocking(true).unwrap();
             self.streams.push((stream, Vec::new(), false));
         }
         self.streams.retain_mut(|(stream, held, has_all)| {
@@ -142,8 +144,8 @@ fn serve(fabric: &Embedded, shared: &Shared) {
 /// Transfers a stream and its echo; an error if it ends early.
 fn stream(interface: &Interface, to: SocketAddr, stream: u64, len: usize) -> std::io::Result<()> {
     let mut tcp = interface.tcp_begin(to)?;
-    tcp.set_read_timeout(Some(TIMEOUT));
-    tcp.set_write_timeout(Some(TIMEOUT));
+    tcp.set_read_timeout(Some(TIMEOUT)).unwrap();
+    tcp.set_write_timeout(Some(TIMEOUT)).unwrap();
     let all: Vec<u8> = (0..len).map(|at| byte(stream, at)).collect();
     tcp.write_all(&all)?;
     tcp.shutdown(Shutdown::Write)?;
@@ -163,7 +165,7 @@ fn run_client(fabric: &Embedded, host: usize, shared: &Shared) {
         let interface = open(fabric, host);
         add(&shared.opened);
         let socket = interface.udp_bind(at(host, 0)).expect("a port is free");
-        socket.set_read_timeout(Some(SECOND / 10));
+        socket.set_read_timeout(Some(SECOND / 10)).unwrap();
         for _ in 0..500 {
             if shared.is_over() {
                 break;

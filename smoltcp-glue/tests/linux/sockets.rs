@@ -43,7 +43,7 @@ fn streams_with_linux_have_equal_checksums() {
 
         // Linux connects, and prints the sum of its stream.
         let listener = testbed.interface.tcp_listen(at(1, 80), 1).expect("the port is free");
-        listener.set_timeout(Some(TIMEOUT));
+        listener.set_timeout(Some(TIMEOUT)).unwrap();
         let send = format!(
             "{SUM} head -c {BYTES} /dev/urandom > /tmp/sent; sum /tmp/sent;
              socat -u FILE:/tmp/sent TCP4:10.0.0.1:80"
@@ -52,7 +52,7 @@ fn streams_with_linux_have_equal_checksums() {
         let (mut stream, peer) = listener.accept().expect("Linux connects");
         assert_eq!(peer.ip(), at(2, 0).ip());
         let mut received = Vec::new();
-        stream.set_read_timeout(Some(TIMEOUT));
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         stream.read_to_end(&mut received).expect("all of it arrives");
         drop(stream);
         assert_eq!(testbed.end(begun), sum(&received));
@@ -61,7 +61,7 @@ fn streams_with_linux_have_equal_checksums() {
         // Linux listens.
         testbed.linux(&listen());
         let mut stream = testbed.interface.tcp_connect(at(2, 81)).expect("Linux listens");
-        stream.set_write_timeout(Some(TIMEOUT));
+        stream.set_write_timeout(Some(TIMEOUT)).unwrap();
         stream.write_all(&sent).expect("there is space in time");
         stream.shutdown(Shutdown::Write).expect("it is open");
         stream.flush().expect("Linux acknowledges it");
@@ -77,7 +77,7 @@ fn datagrams_and_groups_work_with_linux() {
     let group: IpAddr = "239.1.2.3".parse().expect("an address");
     let groups_before = testbed.groups_of_linux();
     let socket = testbed.interface.udp_bind(at(1, 5000)).expect("the port is free");
-    socket.set_read_timeout(Some(TIMEOUT));
+    socket.set_read_timeout(Some(TIMEOUT)).unwrap();
     let mut buffer = vec![0; 65_536];
 
     // Linux echoes all datagrams; the longest needs connected mode.
@@ -127,7 +127,7 @@ fn a_stream_survives_changes_of_mode_and_link_state() {
     let sent = bytes();
     testbed.linux(&listen());
     let mut stream = testbed.interface.tcp_connect(at(2, 81)).expect("Linux listens");
-    stream.set_write_timeout(Some(TIMEOUT));
+    stream.set_write_timeout(Some(TIMEOUT)).unwrap();
     for (part, nth) in sent.chunks(BYTES / CHANGES + 1).zip(0..) {
         let change = match nth % 3 {
             0 => "echo datagram > /sys/class/net/ib0/mode",

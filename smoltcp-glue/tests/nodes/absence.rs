@@ -43,7 +43,7 @@ fn compute(mode: Mode, interface: &Interface, (to_other, from_other): (Sender<()
     from_other.recv().expect("the peer has sent everything");
     assert_eq!(routes(interface), [before], "its neighbors and connections are the same");
     // A datagram to a group may wait for the join, and arrive after a later one to a host.
-    groups.set_read_timeout(Some(PING_MAX));
+    groups.set_read_timeout(Some(PING_MAX)).unwrap();
     let mut datagram = [0; 9];
     for round in 0..ROUNDS {
         let (len, _) = groups.recv_from(&mut datagram).expect("it arrived");

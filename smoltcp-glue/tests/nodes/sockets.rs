@@ -64,7 +64,7 @@ fn datagrams_are_echoed() {
         let client = |interface: &Interface| {
             let _end = End(&is_over);
             let socket = interface.udp_bind(at(1, 0)).expect("a port is free");
-            socket.set_read_timeout(Some(Duration::from_millis(200)));
+            socket.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
             let mut buffer = vec![0; 65_536];
             let longest = if mode == Mode::Ud { 2044 } else { 65_520 };
             for len in [0, 1, 64, 2044 - 28, longest - 28] {
@@ -85,7 +85,7 @@ fn datagrams_are_echoed() {
         };
         let server = |interface: &Interface| {
             let socket = interface.udp_bind(at(2, 7)).expect("the port is free");
-            socket.set_read_timeout(Some(POLL));
+            socket.set_read_timeout(Some(POLL)).unwrap();
             let mut buffer = vec![0; 65_536];
             while !is_over.load(Ordering::Relaxed) {
                 if let Ok((received, from)) = socket.recv_from(&mut buffer) {
@@ -114,10 +114,10 @@ fn a_stream_is_echoed() {
             };
             let server = |interface: &Interface| {
                 let listener = interface.tcp_listen(there, 4).expect("the port is free");
-                listener.set_timeout(Some(TIMEOUT));
+                listener.set_timeout(Some(TIMEOUT)).unwrap();
                 let (mut stream, peer) = listener.accept().expect("a connection");
                 assert_eq!(stream.peer_addr().expect("it is open"), peer);
-                stream.set_read_timeout(Some(TIMEOUT));
+                stream.set_read_timeout(Some(TIMEOUT)).unwrap();
                 let mut all = Vec::new();
                 stream.read_to_end(&mut all).expect("all of it arrives");
                 assert_eq!(all.len(), BYTES);
@@ -127,7 +127,7 @@ fn a_stream_is_echoed() {
             };
             let client = |interface: &Interface| {
                 let mut stream = connect(interface, there);
-                stream.set_read_timeout(Some(TIMEOUT));
+                stream.set_read_timeout(Some(TIMEOUT)).unwrap();
                 let all: Vec<u8> = (0..BYTES).map(byte).collect();
                 stream.write_all(&all).expect("there is space in time");
                 stream.shutdown(Shutdown::Write).expect("it is open");
@@ -151,7 +151,7 @@ fn a_stream_may_be_empty() {
     };
     let server = |interface: &Interface| {
         let listener = interface.tcp_listen(at(2, 80), 1).expect("the port is free");
-        listener.set_timeout(Some(TIMEOUT));
+        listener.set_timeout(Some(TIMEOUT)).unwrap();
         let (mut stream, _) = listener.accept().expect("a connection");
         assert_eq!(stream.read(&mut [0]).expect("it ends"), 0);
         stream.write_all(b"no request").expect("there is space");
@@ -164,7 +164,7 @@ fn calls_return_the_error_kinds_of_the_standard_library() {
     let is_over = AtomicBool::new(false);
     let silent = |interface: &Interface| {
         let socket = interface.udp_bind(at(2, 9)).expect("the port is free");
-        socket.set_read_timeout(Some(POLL));
+        socket.set_read_timeout(Some(POLL)).unwrap();
         while !is_over.load(Ordering::Relaxed) {
             let error = socket.recv_from(&mut [0; 9]).expect_err("nothing was sent");
             assert_eq!(error.kind(), ErrorKind::TimedOut);
@@ -173,10 +173,11 @@ fn calls_return_the_error_kinds_of_the_standard_library() {
     let client = |interface: &Interface| {
         let _end = End(&is_over);
         let socket = interface.udp_bind(at(1, 0)).expect("a port is free");
-        socket.set_nonblocking(true);
+        socket.set_nonblocking(true).unwrap();
         let would_wait = socket.recv_from(&mut [0; 9]).expect_err("nothing was sent");
         assert_eq!(would_wait.kind(), ErrorKind::WouldBlock);
-        socket.set_read_timeout(Some(Duration::from_millis(1)));
+        socket.set_nonblocking(false).unwrap();
+        socket.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
         let late = socket.recv_from(&mut [0; 9]).expect_err("nothing was sent");
         assert_eq!(late.kind(), ErrorKind::TimedOut);
 
@@ -191,7 +192,7 @@ fn calls_return_the_error_kinds_of_the_standard_library() {
             assert_eq!(error.kind(), ErrorKind::HostUnreachable, "{no_route}: {error}");
         }
         socket.connect(at(2, 10)).expect("it is an address");
-        socket.set_read_timeout(Some(TIMEOUT));
+        socket.set_read_timeout(Some(TIMEOUT)).unwrap();
         socket.send(b"request").expect("there is space");
         let refused = socket.recv_from(&mut [0; 9]).expect_err("no such host");
         assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
@@ -210,7 +211,7 @@ fn groups_batches_and_loopback_work() {
     let sender = |interface: &Interface| {
         let _end = End(&is_over);
         let socket = interface.udp_bind(at(1, 6000)).expect("the port is free");
-        socket.set_read_timeout(Some(Duration::from_millis(200)));
+        socket.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
         let mut buffer = [0; 9];
         // Datagrams are lost until the join is complete.
         let to = SocketAddr::new(group, 5000);
@@ -219,7 +220,7 @@ fn groups_batches_and_loopback_work() {
             socket.recv_from(&mut buffer).is_ok()
         });
         assert!(is_received, "the group has no member");
-        socket.set_read_timeout(Some(TIMEOUT));
+        socket.set_read_timeout(Some(TIMEOUT)).unwrap();
         socket.send_to(b"self", at(1, 6000)).expect("there is space");
         while &buffer[..4] != b"self" {
             socket.recv_from(&mut buffer).expect("it loops back");
@@ -227,7 +228,7 @@ fn groups_batches_and_loopback_work() {
     };
     let member = |interface: &Interface| {
         let socket = interface.udp_bind(SocketAddr::from(([0, 0, 0, 0], 5000))).expect("free");
-        socket.set_read_timeout(Some(TIMEOUT));
+        socket.set_read_timeout(Some(TIMEOUT)).unwrap();
         socket.join(group).expect("it is a group");
         let (mut first, mut second) = ([0; 9], [0; 9]);
         let mut slots = [&mut first, &mut second]
@@ -238,7 +239,7 @@ fn groups_batches_and_loopback_work() {
         while received < 2 {
             received += socket.recv_batch(&mut slots[..1]).expect("the second datagram");
         }
-        socket.set_read_timeout(Some(POLL));
+        socket.set_read_timeout(Some(POLL)).unwrap();
         while !is_over.load(Ordering::Relaxed) {
             socket.send_to(b"reply", one.from).expect("there is space");
             let _ = socket.recv_from(&mut [0; 9]);
@@ -252,7 +253,7 @@ fn groups_batches_and_loopback_work() {
 fn a_shut_receiving_half_ends_after_what_has_arrived() {
     let client = |interface: &Interface| {
         let mut stream = connect(interface, at(2, 80));
-        stream.set_read_timeout(Some(TIMEOUT));
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         let mut first = [0; 1];
         stream.read_exact(&mut first).expect("it arrives");
         stream.shutdown(Shutdown::Read).expect("it is open");
@@ -264,9 +265,9 @@ fn a_shut_receiving_half_ends_after_what_has_arrived() {
     };
     let server = |interface: &Interface| {
         let listener = interface.tcp_listen(at(2, 80), 4).expect("the port is free");
-        listener.set_timeout(Some(TIMEOUT));
+        listener.set_timeout(Some(TIMEOUT)).unwrap();
         let (mut stream, _) = listener.accept().expect("a connection");
-        stream.set_read_timeout(Some(TIMEOUT));
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         stream.write_all(b"abc").expect("it is open");
         stream.read_exact(&mut [0; 1]).expect("it arrives");
     };
@@ -309,7 +310,7 @@ fn datagrams_sent_before_an_interface_is_dropped_arrive() {
         };
         let receiver = |interface: &Interface| {
             let socket = interface.udp_bind(at(2, 9)).expect("the port is free");
-            socket.set_read_timeout(Some(TIMEOUT));
+            socket.set_read_timeout(Some(TIMEOUT)).unwrap();
             for number in 0..10 {
                 let mut datagram = [0; 64];
                 socket.recv_from(&mut datagram).expect("all arrive");
@@ -367,7 +368,7 @@ fn addresses_are_resolved_as_in_the_standard_library() {
     };
     let server = |interface: &Interface| {
         let listener = interface.tcp_listen(("10.0.0.2", 80), 1).expect("the port is free");
-        listener.set_timeout(Some(TIMEOUT));
+        listener.set_timeout(Some(TIMEOUT)).unwrap();
         let stream = listener.incoming().next().expect("the iterator is endless");
         stream.expect("a connection").write_all(b"hello").expect("there is space");
     };
@@ -461,7 +462,7 @@ fn a_dropped_interface_resets_connections_with_unsent_data() {
         let interface = open(2);
         let listener = interface.tcp_listen(at(2, 80), 1).expect("the port is free");
         let (mut stream, _) = listener.accept().expect("it listens");
-        stream.set_nonblocking(true);
+        stream.set_nonblocking(true).unwrap();
         // Its window closes, since nothing is read; the interface still answers.
         let writer = scope.spawn(|| has_written.wait());
         while !writer.is_finished() {
@@ -471,8 +472,8 @@ fn a_dropped_interface_resets_connections_with_unsent_data() {
         while !dropping.is_finished() {
             interface.step();
         }
-        stream.set_nonblocking(false);
-        stream.set_read_timeout(Some(TIMEOUT));
+        stream.set_nonblocking(false).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         let mut buffer = vec![0; 100_000];
         let end = loop {
             match stream.read(&mut buffer) {

@@ -15,7 +15,7 @@ use std::time::Duration;
 /// Asserts that a new connection between the two hosts works.
 fn assert_works(two: &Two, port: u16) {
     let listener = two.second.tcp_listen(at(2, port), 4).expect("the port is free");
-    listener.set_timeout(Some(TIMEOUT));
+    listener.set_timeout(Some(TIMEOUT)).unwrap();
     scope(|scope| {
         scope.spawn(|| {
             let (mut stream, _) = listener.accept().expect("a connection");
@@ -24,7 +24,7 @@ fn assert_works(two: &Two, port: u16) {
             stream.write_all(&bytes).expect("there is space");
         });
         let mut stream = connect(&two.first, at(2, port));
-        stream.set_read_timeout(Some(TIMEOUT));
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         stream.write_all(b"still").expect("there is space");
         let mut bytes = [0; 5];
         stream.read_exact(&mut bytes).expect("it is echoed");
@@ -56,7 +56,7 @@ fn a_dropped_listener_resets_its_waiting_connections() {
         let mut streams = [(); 24].map(|()| connect(&two.first, at(2, 80)));
         drop(listener);
         for stream in &mut streams {
-            stream.set_read_timeout(Some(TIMEOUT));
+            stream.set_read_timeout(Some(TIMEOUT)).unwrap();
             let ended = stream.read(&mut [0; 9]).expect_err("it was not accepted");
             assert_eq!(ended.kind(), ErrorKind::ConnectionReset);
         }
@@ -69,7 +69,7 @@ fn data_written_before_a_drop_arrive() {
     const BYTES: usize = 3_000_000;
     let two = two(Mode::Rc);
     let listener = two.second.tcp_listen(at(2, 80), 4).expect("the port is free");
-    listener.set_timeout(Some(TIMEOUT));
+    listener.set_timeout(Some(TIMEOUT)).unwrap();
     scope(|scope| {
         scope.spawn(|| {
             let mut stream = connect(&two.first, at(2, 80));
@@ -78,7 +78,7 @@ fn data_written_before_a_drop_arrive() {
             // Most of it is still in the ring and in the window when the stream is dropped.
         });
         let (mut stream, _) = listener.accept().expect("a connection");
-        stream.set_read_timeout(Some(TIMEOUT));
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         std::thread::park_timeout(Duration::from_millis(30));
         let mut all = Vec::new();
         stream.read_to_end(&mut all).expect("all of it arrives");
@@ -94,7 +94,7 @@ fn data_before_a_close_of_the_peer_arrive() {
     let two = two(Mode::Rc);
     let listener = two.second.tcp_listen(at(2, 80), 4).expect("the port is free");
     let mut stream = connect(&two.first, at(2, 80));
-    stream.set_read_timeout(Some(TIMEOUT));
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     let (mut peer, _) = listener.accept().expect("a connection");
     peer.write_all(b"bye").expect("there is space");
     drop(peer);
@@ -111,7 +111,7 @@ fn a_drop_with_unread_data_or_without_linger_is_a_reset() {
     let listener = two.second.tcp_listen(at(2, 80), 4).expect("the port is free");
     for lingers in [true, false] {
         let mut stream = connect(&two.first, at(2, 80));
-        stream.set_read_timeout(Some(TIMEOUT));
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         let (peer, _) = listener.accept().expect("a connection");
         if lingers {
             stream.write_all(b"unread").expect("there is space");
@@ -142,7 +142,7 @@ fn a_panic_of_a_thread_closes_its_sockets_only() {
         std::panic::resume_unwind(Box::new("a panic of the test"));
     });
     let mut stream = connect(&two.first, at(2, 80));
-    stream.set_read_timeout(Some(TIMEOUT));
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     let mut bytes = Vec::new();
     stream.read_to_end(&mut bytes).expect("end of file");
     assert_eq!(bytes, b"last");
@@ -157,7 +157,7 @@ fn datagrams_sent_before_an_interface_is_dropped_arrive() {
         let Two { first, second, fabric: _fabric } = two(mode);
         let socket = second.udp_bind(at(2, 9)).expect("the port is free");
         let listener = second.tcp_listen(at(2, 80), 4).expect("the port is free");
-        socket.set_read_timeout(Some(TIMEOUT));
+        socket.set_read_timeout(Some(TIMEOUT)).unwrap();
         // The neighbor is not resolved yet.
         let sender = first.udp_bind(at(1, 0)).expect("a port is free");
         drop(first);
@@ -246,7 +246,7 @@ fn blocking_calls_return_when_the_device_fails() {
         first.udp_bind(at(1, 0)).map(drop),
         first.addresses().map(drop),
         (&stream).write(b"late").map(drop),
-        socket.send_to(b"late", at(2, 7)),
+        socket.send_to(b"late", at(2, 7)).map(drop),
         socket.join("239.1.2.3".parse().expect("an address")),
         listener.accept().map(drop),
     ];

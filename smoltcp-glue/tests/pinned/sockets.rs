@@ -27,7 +27,7 @@ fn datagrams_are_echoed_in_all_modes() {
         let is_over = AtomicBool::new(false);
         scope(|scope| {
             scope.spawn(|| {
-                echo.set_read_timeout(Some(SHORT_TIMEOUT));
+                echo.set_read_timeout(Some(SHORT_TIMEOUT)).unwrap();
                 let mut buffer = vec![0; 65_536];
                 while !is_over.load(Ordering::Relaxed) {
                     if let Ok((received, from)) = echo.recv_from(&mut buffer) {
@@ -37,7 +37,7 @@ fn datagrams_are_echoed_in_all_modes() {
             });
             let socket = two.first.udp_bind(at(1, 0)).expect("a port is free");
             assert_eq!(socket.local_addr().expect("it is bound").ip(), at(1, 0).ip());
-            socket.set_read_timeout(Some(Duration::from_millis(200)));
+            socket.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
             let mut buffer = vec![0; 65_536];
             let longest = if mode == Mode::Ud { 2044 } else { 65_520 };
             for len in [0, 1, 64, 2044 - 28, longest - 28] {
@@ -109,8 +109,8 @@ fn streams_in_both_directions_arrive_intact() {
         let (server, peer) = listener.accept().expect("a connection");
         assert_eq!(peer, client.local_addr().expect("an end"));
         for stream in [&client, &server] {
-            stream.set_read_timeout(Some(TIMEOUT));
-            stream.set_write_timeout(Some(TIMEOUT));
+            stream.set_read_timeout(Some(TIMEOUT)).unwrap();
+            stream.set_write_timeout(Some(TIMEOUT)).unwrap();
         }
         scope(|scope| {
             // Four threads: a sender and a receiver at each end.
@@ -149,10 +149,11 @@ fn each_half_of_a_connection_is_closed_separately() {
 fn calls_return_the_error_kinds_of_the_standard_library() {
     let two = two(Mode::Ud);
     let socket = two.first.udp_bind(at(1, 0)).expect("a port is free");
-    socket.set_nonblocking(true);
+    socket.set_nonblocking(true).unwrap();
     let would_wait = socket.recv_from(&mut [0; 9]).expect_err("nothing was sent");
     assert_eq!(would_wait.kind(), ErrorKind::WouldBlock);
-    socket.set_read_timeout(Some(SHORT_TIMEOUT));
+    socket.set_nonblocking(false).unwrap();
+    socket.set_read_timeout(Some(SHORT_TIMEOUT)).unwrap();
     let late = socket.recv_from(&mut [0; 9]).expect_err("nothing was sent");
     assert_eq!(late.kind(), ErrorKind::TimedOut);
     let refused = two.first.tcp_connect(at(2, 81)).err().expect("no listener");
@@ -163,7 +164,7 @@ fn calls_return_the_error_kinds_of_the_standard_library() {
     assert_eq!(absent.kind(), ErrorKind::HostUnreachable);
 
     socket.connect(at(2, 10)).expect("it is an address");
-    socket.set_read_timeout(Some(TIMEOUT));
+    socket.set_read_timeout(Some(TIMEOUT)).unwrap();
     socket.send(b"request").expect("there is space");
     let refused = socket.recv_from(&mut [0; 9]).expect_err("no such host");
     assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
@@ -177,16 +178,17 @@ fn calls_return_the_error_kinds_of_the_standard_library() {
     assert_eq!(taken.expect("it is taken").kind(), ErrorKind::AddrInUse);
 
     let listener = two.second.tcp_listen(at(2, 80), 4).expect("the port is free");
-    listener.set_nonblocking(true);
+    listener.set_nonblocking(true).unwrap();
     assert!(!listener.is_ready());
     let error = listener.accept().err().expect("no connection");
     assert_eq!(error.kind(), ErrorKind::WouldBlock);
-    listener.set_timeout(Some(SHORT_TIMEOUT));
+    listener.set_nonblocking(false).unwrap();
+    listener.set_timeout(Some(SHORT_TIMEOUT)).unwrap();
     let error = listener.accept().err().expect("no connection");
     assert_eq!(error.kind(), ErrorKind::TimedOut);
     let mut stream = connect(&two.first, at(2, 80));
     let (accepted, _) = listener.accept().expect("a connection");
-    stream.set_nonblocking(true);
+    stream.set_nonblocking(true).unwrap();
     let nothing = stream.read(&mut [0; 9]).expect_err("nothing was sent");
     assert_eq!((nothing.kind(), stream.is_readable()), (ErrorKind::WouldBlock, false));
     let mut written = 0;
@@ -198,7 +200,8 @@ fn calls_return_the_error_kinds_of_the_standard_library() {
     };
     assert_eq!(full.kind(), ErrorKind::WouldBlock);
     // The ring is full; then the buffers of both stacks fill.
-    stream.set_write_timeout(Some(SHORT_TIMEOUT));
+    stream.set_nonblocking(false).unwrap();
+    stream.set_write_timeout(Some(SHORT_TIMEOUT)).unwrap();
     let unread = loop {
         match (stream.write(&[7; 16_384]), stream.flush()) {
             (Ok(count), _) => written += count,
@@ -208,7 +211,7 @@ fn calls_return_the_error_kinds_of_the_standard_library() {
         assert!(written < 1 << 24, "no buffer is that large");
     };
     assert!(unread.iter().all(|error| error.kind() == ErrorKind::TimedOut), "{unread:?}");
-    stream.set_write_timeout(Some(TIMEOUT));
+    stream.set_write_timeout(Some(TIMEOUT)).unwrap();
     scope(|scope| {
         scope.spawn(|| {
             let mut all = vec![0; written];
@@ -240,7 +243,7 @@ fn groups_batches_and_loopback_work() {
     let (sender, is_over) =
         (two.first.udp_bind(at(1, 6000)).expect("free"), AtomicBool::new(false));
     let listener = two.second.udp_bind(SocketAddr::from(([0, 0, 0, 0], 5000))).expect("free");
-    listener.set_read_timeout(Some(TIMEOUT));
+    listener.set_read_timeout(Some(TIMEOUT)).unwrap();
     listener.join(group).expect("it is a group");
     assert!(listener.join(at(1, 0).ip()).is_err(), "it is no group");
     scope(|scope| {
@@ -264,7 +267,7 @@ fn groups_batches_and_loopback_work() {
             std::thread::park_timeout(SHORT_TIMEOUT);
         }
     });
-    sender.set_read_timeout(Some(TIMEOUT));
+    sender.set_read_timeout(Some(TIMEOUT)).unwrap();
     sender.send_to(b"self", at(1, 6000)).expect("there is space");
     let mut buffer = [0; 9];
     sender.recv_from(&mut buffer).expect("it loops back");
@@ -322,7 +325,7 @@ fn many_threads_share_an_interface_a_socket_and_a_listener() {
         for _ in 0..2 {
             // Two threads accept from one listener, and two receive from one socket.
             scope.spawn(|| {
-                listener.set_timeout(Some(TIMEOUT));
+                listener.set_timeout(Some(TIMEOUT)).unwrap();
                 while served.fetch_add(1, Ordering::Relaxed) < THREADS {
                     let (mut stream, _) = listener.accept().expect("a connection");
                     scope.spawn(move || {
@@ -334,7 +337,7 @@ fn many_threads_share_an_interface_a_socket_and_a_listener() {
                 }
             });
             scope.spawn(|| {
-                echo.set_read_timeout(Some(SHORT_TIMEOUT));
+                echo.set_read_timeout(Some(SHORT_TIMEOUT)).unwrap();
                 let mut buffer = [0; 64];
                 while !is_over.load(Ordering::Relaxed) {
                     if let Ok((len, from)) = echo.recv_from(&mut buffer) {
@@ -347,8 +350,8 @@ fn many_threads_share_an_interface_a_socket_and_a_listener() {
             scope.spawn(|| {
                 let mut stream = connect(&two.first, at(2, 80));
                 let socket = two.first.udp_bind(at(1, 0)).expect("a port is free");
-                socket.set_read_timeout(Some(Duration::from_millis(500)));
-                stream.set_read_timeout(Some(TIMEOUT));
+                socket.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
+                stream.set_read_timeout(Some(TIMEOUT)).unwrap();
                 for round in 0..ROUNDS {
                     let (question, mut answer) = (round.to_ne_bytes(), [0; 4]);
                     stream.write_all(&question).expect("it is open");
@@ -389,7 +392,7 @@ fn each_of_many_sockets_receives_its_datagrams() {
         }
         waits.retain(|number| {
             let (socket, mut bytes) = (&sockets[usize::from(*number)], [0; 2]);
-            socket.set_read_timeout(Some(SHORT_TIMEOUT));
+            socket.set_read_timeout(Some(SHORT_TIMEOUT)).unwrap();
             let is_received = socket.recv_from(&mut bytes).is_ok();
             assert!(!is_received || bytes == number.to_ne_bytes(), "of another socket");
             !is_received
@@ -415,7 +418,7 @@ fn a_backlog_is_accepted_in_order_without_loss() {
             stream
         })
         .collect();
-    listener.set_timeout(Some(TIMEOUT));
+    listener.set_timeout(Some(TIMEOUT)).unwrap();
     for (number, stream) in (0..).zip(&streams) {
         let (mut accepted, peer) = listener.accept().expect("it waits");
         assert_eq!(peer, stream.local_addr().expect("an end"));

@@ -23,7 +23,7 @@ const PINGS: usize = 32;
 fn echo(interface: &Interface) {
     let socket = interface.udp_bind(at(2, 7)).expect("the port is free");
     let listener = interface.tcp_listen(at(2, 7), 16).expect("the port is free");
-    listener.set_timeout(Some(TIMEOUT));
+    listener.set_timeout(Some(TIMEOUT)).unwrap();
     scope(|scope| {
         scope.spawn(|| {
             while let Ok((mut stream, _)) = listener.accept() {
@@ -77,9 +77,9 @@ fn sockets_work_while_the_control_thread_is_stalled() {
             scope.spawn(|| echo(&two.second));
             let end = End(&two.first);
             let mut stream = connect(&two.first, at(2, 7));
-            stream.set_read_timeout(Some(TIMEOUT));
+            stream.set_read_timeout(Some(TIMEOUT)).unwrap();
             let socket = two.first.udp_bind(at(1, 0)).expect("a port is free");
-            socket.set_read_timeout(Some(TIMEOUT));
+            socket.set_read_timeout(Some(TIMEOUT)).unwrap();
             let mut round = |number: usize| {
                 let (sent, mut echoed) = ([1 + number as u8 % 255; 64], [0; 64]);
                 socket.send_to(&sent, at(2, 7)).expect("there is space");
@@ -111,7 +111,7 @@ fn sockets_work_while_the_control_thread_is_stalled() {
             }
             // A new connection does not need the control thread.
             let mut new = two.first.tcp_connect(at(2, 7)).expect("it listens");
-            new.set_read_timeout(Some(TIMEOUT));
+            new.set_read_timeout(Some(TIMEOUT)).unwrap();
             assert_eq!(answered.load(Ordering::Relaxed), 0, "{mode:?}");
             is_over.store(true, Ordering::Relaxed);
             drop(stalled);

@@ -45,12 +45,12 @@ fn handed(interface: &Interface) -> (u64, u64) {
 
 /// Echoes a number of connections, each in a thread.
 fn echo(listener: &TcpListener, connections: usize) {
-    listener.set_timeout(Some(TIMEOUT));
+    listener.set_timeout(Some(TIMEOUT)).unwrap();
     scope(|scope| {
         for _ in 0..connections {
             let (mut stream, _) = listener.accept().expect("a connection");
             scope.spawn(move || {
-                stream.set_read_timeout(Some(TIMEOUT));
+                stream.set_read_timeout(Some(TIMEOUT)).unwrap();
                 let mut bytes = [0; 4096];
                 while let Ok(len @ 1..) = stream.read(&mut bytes) {
                     stream.write_all(&bytes[..len]).expect("there is space");
@@ -63,7 +63,7 @@ fn echo(listener: &TcpListener, connections: usize) {
 /// Sends data by a connection, and checks the echo.
 fn check_echo(interface: &Interface, port: u16, bytes: usize) {
     let mut stream = connect(interface, at(2, port));
-    stream.set_read_timeout(Some(TIMEOUT));
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     let sent: Vec<u8> = (0..bytes).map(byte).collect();
     let mut echoed = vec![0; bytes];
     for _ in 0..3 {
@@ -90,7 +90,7 @@ fn every_worker_has_some_of_many_connections() {
                     std::thread::yield_now();
                 }
                 for stream in &mut streams {
-                    stream.set_read_timeout(Some(TIMEOUT));
+                    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
                     let mut echoed = [0; 3000];
                     stream.write_all(&[7; 3000]).expect("there is space");
                     stream.read_exact(&mut echoed).expect("it is echoed");
@@ -157,7 +157,7 @@ fn datagrams_reach_the_worker_of_their_port() {
     let two = two_of(Mode::Ud, [2, 2]);
     let bind = |port| {
         let socket = two.second.udp_bind(at(2, port)).expect("the port is free");
-        socket.set_read_timeout(Some(TIMEOUT));
+        socket.set_read_timeout(Some(TIMEOUT)).unwrap();
         socket
     };
     let sockets: Vec<_> = (5000..5016).map(bind).collect();
@@ -170,7 +170,7 @@ fn datagrams_reach_the_worker_of_their_port() {
     for (nth, socket) in sockets.iter().enumerate() {
         let (to, from) = (socket.local_addr().expect("it is bound"), &senders[nth % senders.len()]);
         let from_at = from.local_addr().expect("it is bound");
-        from.set_read_timeout(Some(TIMEOUT));
+        from.set_read_timeout(Some(TIMEOUT)).unwrap();
         let mut datagram = [0; 9];
         from.send_to(&[nth as u8], to).expect("there is space");
         assert_eq!(socket.recv_from(&mut datagram).expect("it arrives"), (1, from_at));
@@ -191,7 +191,7 @@ fn any_worker_can_have_members_of_a_group() {
     let members: Vec<_> = (5000..5008)
         .map(|port| {
             let member = two.second.udp_bind(at(2, port)).expect("the port is free");
-            member.set_read_timeout(Some(Duration::from_millis(20)));
+            member.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
             member.join(group).expect("it is a group");
             member
         })
@@ -211,7 +211,7 @@ fn any_worker_can_have_members_of_a_group() {
     let (last, others) = members.split_last().expect("there are some");
     others.iter().for_each(|member| member.leave(group));
     // Longer than it takes to leave a group.
-    last.set_read_timeout(Some(Duration::from_millis(300)));
+    last.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
     while last.recv_from(&mut [0; 9]).is_ok() {}
     let to = (group, last.local_addr().expect("it is bound").port());
     let received = (0..20).filter(|_| {
@@ -230,7 +230,7 @@ fn workers_of_one_interface_exchange_packets() {
         (0..6).for_each(|_| check_echo(&two.second, 7, 20_000));
     });
     let socket = two.second.udp_bind(at(2, 5000)).expect("the port is free");
-    socket.set_read_timeout(Some(TIMEOUT));
+    socket.set_read_timeout(Some(TIMEOUT)).unwrap();
     for _ in 0..3 {
         let other = two.second.udp_bind(at(2, 0)).expect("a port is free");
         other.send_to(b"here", at(2, 5000)).expect("there is space");
@@ -247,10 +247,10 @@ fn any_worker_refuses_packets_to_closed_ports() {
     for port in 5000..5008 {
         let socket = two.first.udp_bind(at(1, port)).expect("the port is free");
         socket.connect(at(2, port)).expect("it is an address");
-        socket.set_read_timeout(Some(Duration::from_millis(50)));
+        socket.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
         let refused = (0..200).any(|_| {
             let sent = socket.send(b"request");
-            let received = sent.and_then(|()| socket.recv_from(&mut [0; 9]).map(drop));
+            let received = sent.and_then(|_| socket.recv_from(&mut [0; 9]).map(drop));
             received.is_err_and(|why| why.kind() == ErrorKind::ConnectionRefused)
         });
         assert!(refused, "port {port}");
@@ -271,14 +271,14 @@ fn listeners_are_opened_and_closed_at_all_workers() {
                     let listener = two.second.tcp_listen(at(2, port), 8).expect("it is free");
                     let taken = two.second.tcp_listen(at(2, port), 8).err().expect("it is in use");
                     assert_eq!(taken.kind(), ErrorKind::AddrInUse);
-                    listener.set_timeout(Some(TIMEOUT));
+                    listener.set_timeout(Some(TIMEOUT)).unwrap();
                     let mut streams = [(); 3].map(|()| connect(&two.first, at(2, port)));
                     let (mut peer, _) = listener.accept().expect("a connection");
                     let accepted = peer.peer_addr().expect("it is open");
                     peer.write_all(b"bye").expect("there is space");
                     drop((peer, listener));
                     for stream in &mut streams {
-                        stream.set_read_timeout(Some(TIMEOUT));
+                        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
                         let mut bytes = Vec::new();
                         let read = stream.read_to_end(&mut bytes);
                         match stream.local_addr().expect("an end") == accepted {
@@ -302,7 +302,7 @@ fn data_written_before_an_interface_is_dropped_arrive() {
     const BYTES: usize = 100_000;
     let Two { first, second, fabric: _fabric } = two_of(Mode::Rc, [3, 2]);
     let listener = second.tcp_listen(at(2, 80), 16).expect("the port is free");
-    listener.set_timeout(Some(TIMEOUT));
+    listener.set_timeout(Some(TIMEOUT)).unwrap();
     let all: Vec<u8> = (0..BYTES).map(byte).collect();
     let streams = [(); 6].map(|()| connect(&first, at(2, 80)));
     let mut peers = [(); 6].map(|()| listener.accept().expect("a connection").0);
@@ -339,7 +339,7 @@ fn datagrams_to_an_unresolved_neighbor_leave_before_the_interface_ends() {
         scope.spawn(|| drop(first));
         std::thread::park_timeout(Duration::from_millis(200));
         for receiver in receivers {
-            receiver.set_read_timeout(Some(TIMEOUT));
+            receiver.set_read_timeout(Some(TIMEOUT)).unwrap();
             assert_eq!(receiver.recv_from(&mut [0; 20]).expect("it arrives").0, 10);
         }
     });

@@ -113,7 +113,7 @@ pub fn longest(interface: &Interface, to: IpAddr, mtu: u32) -> Result<usize, Box
 pub fn udp(interface: &Interface, from: IpAddr, to: IpAddr) -> Result<RoundTrips, Box<dyn Error>> {
     let socket = interface.udp_bind(SocketAddr::new(from, 0))?;
     socket.connect(SocketAddr::new(to, ECHO))?;
-    socket.set_read_timeout(Some(LATE));
+    socket.set_read_timeout(Some(LATE))?;
     let (mut number, mut lost) = (0_u64, 0);
     RoundTrips::measure(|| {
         for tries in 1.. {
@@ -140,7 +140,7 @@ pub fn udp(interface: &Interface, from: IpAddr, to: IpAddr) -> Result<RoundTrips
 
 pub fn tcp(interface: &Interface, to: IpAddr) -> Result<RoundTrips, Box<dyn Error>> {
     let mut stream = interface.tcp_connect(SocketAddr::new(to, ECHO))?;
-    stream.set_read_timeout(Some(TIMEOUT));
+    stream.set_read_timeout(Some(TIMEOUT))?;
     let mut number = 0;
     RoundTrips::measure(|| {
         number += 1;
@@ -181,8 +181,8 @@ impl Streamed {
 /// Measures a TCP stream. The receiver has compared every byte when this returns.
 pub fn stream(interface: &Interface, to: IpAddr) -> Result<Streamed, Box<dyn Error>> {
     let mut stream = interface.tcp_connect(SocketAddr::new(to, SINK))?;
-    stream.set_read_timeout(Some(TIMEOUT));
-    stream.set_write_timeout(Some(TIMEOUT));
+    stream.set_read_timeout(Some(TIMEOUT))?;
+    stream.set_write_timeout(Some(TIMEOUT))?;
     let pattern = Pattern::new();
     let (mut sent, mut took) = (0, Duration::ZERO);
     while took < MEASURED_FOR {

@@ -158,7 +158,7 @@ const fn byte(at: usize) -> u8 {
 fn write(interface: &Interface, is_over: &AtomicBool) -> usize {
     let connected = (0..100).find_map(|_| interface.tcp_connect(at(2)).ok());
     let mut stream = connected.expect("somebody listens");
-    stream.set_read_timeout(Some(TIMEOUT));
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     let mut written = 0;
     while !is_over.load(Ordering::Relaxed) {
         let bytes: Vec<_> = (written..written + CHUNK).map(byte).collect();
@@ -173,9 +173,9 @@ fn write(interface: &Interface, is_over: &AtomicBool) -> usize {
 /// Reads to the end.
 fn read(interface: &Interface, read: &AtomicUsize) -> usize {
     let listener = interface.tcp_listen(at(2), 4).expect("the port is free");
-    listener.set_timeout(Some(TIMEOUT));
+    listener.set_timeout(Some(TIMEOUT)).unwrap();
     let (mut stream, _) = listener.accept().expect("somebody comes");
-    stream.set_read_timeout(Some(TIMEOUT));
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     let mut bytes = [0; CHUNK];
     loop {
         let len = stream.read(&mut bytes).expect("the stream goes on");

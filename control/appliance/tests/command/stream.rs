@@ -260,7 +260,7 @@ impl Stream {
 
     fn receive(&self, interface: &Interface) {
         let socket = interface.udp_bind(("0.0.0.0", PORT)).expect("the port is free");
-        socket.set_read_timeout(Some(100 * INTERVAL));
+        socket.set_read_timeout(Some(100 * INTERVAL)).unwrap();
         let mut last = Instant::now();
         loop {
             let has_ended = self.has_ended.load(Ordering::Relaxed);

@@ -9,15 +9,15 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 impl Stack {
-    /// Listens on a local address, or on all of a family.
+    /// Listens on a local address, or on all of a family; port 0 picks a free port.
     pub fn tcp_listen(
         &mut self,
         local: SocketAddr,
         backlog: usize,
     ) -> Result<ListenerId, BindError> {
-        let local = self.check_local(local)?;
+        let mut local = self.check_local(local)?;
         if local.port() == 0 {
-            return Err(BindError::AddressNotAvailable);
+            local = self.tcp_free_port(local)?;
         }
         if self.tcp.listening.contains_key(&local) {
             return Err(BindError::InUse);
@@ -165,6 +165,25 @@ impl Stack {
     pub fn tcp_abort(&mut self, now: Time, id: TcpId) {
         self.tcp.abort(id, TcpError::ShutDown);
         self.tcp_close(now, id);
+    }
+
+    /// Copies received bytes, which stay; otherwise as [`Stack::tcp_recv`].
+    pub fn tcp_peek(&mut self, id: TcpId, buffer: &mut [u8]) -> Result<Option<usize>, TcpError> {
+        self.tcp.connections.get_mut(id).ok_or(TcpError::Closed)?.peek(buffer)
+    }
+
+    /// Sets whether small segments are sent at once: the opposite of the Nagle algorithm.
+    pub fn tcp_set_nodelay(&mut self, id: TcpId, is_on: bool) -> Result<(), TcpError> {
+        let connection = self.tcp.connections.get_mut(id).ok_or(TcpError::Closed)?;
+        connection.socket().set_nagle_enabled(!is_on);
+        self.tcp.make_ready(id);
+        Ok(())
+    }
+
+    /// Whether small segments are sent at once.
+    pub fn tcp_nodelay(&self, id: TcpId) -> Result<bool, TcpError> {
+        let connection = self.tcp.connections.get(id).ok_or(TcpError::Closed)?;
+        Ok(!connection.socket_ref().nagle_enabled())
     }
 
     /// Sets the keep-alive time, ten seconds at the least; `None` turns keep-alive off. The

@@ -127,7 +127,11 @@ impl Tcp {
 
     /// Whether an outgoing connection may use this local port.
     pub(super) fn is_free(&self, local: SocketAddr, remote: SocketAddr) -> bool {
-        !self.by_addresses.contains_key(&(local, remote)) && !self.listening.contains_key(&local)
+        !self.by_addresses.contains_key(&(local, remote)) && self.has_no_listener(local)
+    }
+
+    pub(super) fn has_no_listener(&self, local: SocketAddr) -> bool {
+        !self.listening.contains_key(&local)
     }
 
     fn insert(&mut self, connection: Connection) -> Option<TcpId> {

@@ -349,6 +349,15 @@ impl Connection {
         }
     }
 
+    /// As [`Connection::recv`], and the bytes stay.
+    pub(super) fn peek(&mut self, buffer: &mut [u8]) -> Result<Option<usize>, TcpError> {
+        match self.has_unread() {
+            true => Ok(self.socket().peek_slice(buffer).ok()),
+            // Nothing can be taken.
+            false => self.recv(buffer),
+        }
+    }
+
     pub(super) const fn reason(before: State, received: bool) -> TcpError {
         match (before, received) {
             (State::SynSent, true) => TcpError::Refused,

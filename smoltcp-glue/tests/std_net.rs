@@ -1,0 +1,163 @@
+//! The sockets as those of `std::net`: the same code, with the kernel's sockets, with inline ones,
+//! and with pinned ones, behaves alike.
+
+use pollux::{Node, Setup, pinned};
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr};
+use std::time::Duration;
+
+/// Long enough for any answer; it only ends a hang.
+const LIMIT: Duration = Duration::from_secs(60);
+/// Passes when nothing arrives.
+const SHORT: Duration = Duration::from_millis(5);
+
+fn setup() -> Setup {
+    Node::open("soft:").unwrap().interface("ib0").address("10.0.0.1/24")
+}
+
+fn kind<T>(result: io::Result<T>) -> ErrorKind {
+    result.err().map(|error| error.kind()).expect("an error")
+}
+
+/// std allows both for a timeout.
+fn is_timeout(kind: ErrorKind) -> bool {
+    matches!(kind, ErrorKind::TimedOut | ErrorKind::WouldBlock)
+}
+
+/// The tests, with the sockets that `$open` gives for an address of the host: functions that
+/// listen, connect, and bind.
+macro_rules! behaves_as_std {
+    ($name:ident, $ip:expr, $open:expr) => {
+        mod $name {
+            use super::*;
+
+            fn any_port() -> SocketAddr {
+                SocketAddr::new($ip.into(), 0)
+            }
+
+            #[test]
+            fn connections_carry_bytes_both_ways_and_end() {
+                let (listen, connect, _) = $open;
+                let listener = listen(any_port()).unwrap();
+                let at = listener.local_addr().unwrap();
+                assert!(at.port() != 0 && at.ip() == any_port().ip());
+                let mut client = connect(at).unwrap();
+                let mut server = listener.incoming().next().unwrap().unwrap();
+                assert_eq!(client.peer_addr().unwrap(), at);
+                assert_eq!(client.local_addr().unwrap(), server.peer_addr().unwrap());
+                client.set_read_timeout(Some(LIMIT)).unwrap();
+                server.set_read_timeout(Some(LIMIT)).unwrap();
+                client.write_all(b"request").unwrap();
+                let mut buffer = [0; 16];
+                for _ in 0..2 {
+                    assert_eq!(server.peek(&mut buffer[..3]).unwrap(), 3);
+                    assert_eq!(&buffer[..3], b"req");
+                }
+                server.read_exact(&mut buffer[..7]).unwrap();
+                assert_eq!(&buffer[..7], b"request");
+                client.shutdown(Shutdown::Write).unwrap();
+                assert_eq!(kind(client.write(b"more")), ErrorKind::BrokenPipe);
+                assert_eq!(server.read(&mut buffer).unwrap(), 0);
+                assert_eq!(server.peek(&mut buffer).unwrap(), 0);
+                server.write_all(b"response").unwrap();
+                client.read_exact(&mut buffer[..8]).unwrap();
+                assert_eq!(&buffer[..8], b"response");
+                drop(server);
+                assert_eq!(client.read(&mut buffer).unwrap(), 0);
+                assert!(client.take_error().unwrap().is_none());
+                assert!(listener.take_error().unwrap().is_none());
+            }
+
+            #[test]
+            fn timeouts_and_nonblocking_calls_end_as_those_of_std() {
+                let (listen, connect, _) = $open;
+                let listener = listen(any_port()).unwrap();
+                listener.set_nonblocking(true).unwrap();
+                assert_eq!(kind(listener.accept()), ErrorKind::WouldBlock);
+                listener.set_nonblocking(false).unwrap();
+                let mut client = connect(listener.local_addr().unwrap()).unwrap();
+                let (_server, _) = listener.accept().unwrap();
+                assert_eq!(client.read_timeout().unwrap(), None);
+                assert_eq!(client.write_timeout().unwrap(), None);
+                let zero = Some(Duration::ZERO);
+                assert_eq!(kind(client.set_read_timeout(zero)), ErrorKind::InvalidInput);
+                assert_eq!(kind(client.set_write_timeout(zero)), ErrorKind::InvalidInput);
+                client.set_read_timeout(Some(SHORT)).unwrap();
+                client.set_nonblocking(true).unwrap();
+                assert_eq!(kind(client.read(&mut [0])), ErrorKind::WouldBlock);
+                assert_eq!(kind(client.peek(&mut [0])), ErrorKind::WouldBlock);
+                client.set_nonblocking(false).unwrap();
+                assert!(client.read_timeout().unwrap().is_some_and(|set| set >= SHORT));
+                assert!(is_timeout(kind(client.read(&mut [0]))));
+                for is_on in [true, false] {
+                    client.set_nodelay(is_on).unwrap();
+                    assert_eq!(client.nodelay().unwrap(), is_on);
+                }
+            }
+
+            #[test]
+            fn a_port_without_a_listener_refuses() {
+                let (listen, connect, _) = $open;
+                let at = listen(any_port()).unwrap().local_addr().unwrap();
+                assert_eq!(kind(connect(at)), ErrorKind::ConnectionRefused);
+            }
+
+            #[test]
+            fn datagrams_reach_bound_and_connected_sockets() {
+                let (.., bind) = $open;
+                let (one, other) = (bind(any_port()).unwrap(), bind(any_port()).unwrap());
+                let [from, to] = [&one, &other].map(|socket| socket.local_addr().unwrap());
+                one.set_read_timeout(Some(LIMIT)).unwrap();
+                other.set_read_timeout(Some(LIMIT)).unwrap();
+                assert_eq!(kind(one.peer_addr()), ErrorKind::NotConnected);
+                assert!(one.send(b"to whom?").is_err());
+                assert_eq!(one.send_to(b"a datagram", to).unwrap(), 10);
+                let mut buffer = [0; 16];
+                assert_eq!(other.recv_from(&mut buffer[..4]).unwrap(), (4, from));
+                assert_eq!(&buffer[..4], b"a da");
+                other.connect(from).unwrap();
+                assert_eq!(other.peer_addr().unwrap(), from);
+                assert_eq!(other.send(b"an answer").unwrap(), 9);
+                assert_eq!(one.recv(&mut buffer).unwrap(), 9);
+                assert_eq!(&buffer[..9], b"an answer");
+                one.set_read_timeout(Some(SHORT)).unwrap();
+                assert!(is_timeout(kind(one.recv(&mut buffer))));
+                one.set_nonblocking(true).unwrap();
+                assert_eq!(kind(one.recv_from(&mut buffer)), ErrorKind::WouldBlock);
+                assert!(one.send_to(&vec![0; 70_000], to).is_err());
+                assert!(one.take_error().unwrap().is_none());
+                let no_group = one.join_multicast_v4(&Ipv4Addr::LOCALHOST, &Ipv4Addr::UNSPECIFIED);
+                assert_eq!(kind(no_group), ErrorKind::InvalidInput);
+            }
+        }
+    };
+}
+
+behaves_as_std!(kernel, Ipv4Addr::LOCALHOST, {
+    use std::net::{TcpListener, TcpStream, UdpSocket};
+    (
+        TcpListener::bind::<SocketAddr>,
+        TcpStream::connect::<SocketAddr>,
+        UdpSocket::bind::<SocketAddr>,
+    )
+});
+
+behaves_as_std!(inline, [10, 0, 0, 1], {
+    let ib0 = setup().up().unwrap();
+    let (ib1, ib2) = (ib0.clone(), ib0.clone());
+    (
+        move |at: SocketAddr| ib0.tcp_listen(at, 4),
+        move |at: SocketAddr| ib1.tcp_connect(at),
+        move |at: SocketAddr| ib2.udp_bind(at),
+    )
+});
+
+behaves_as_std!(pinned_sockets, [10, 0, 0, 1], {
+    let ib0 = setup().up_pinned(pinned::Config { workers: 2, ..Default::default() }).unwrap();
+    let (ib1, ib2) = (ib0.clone(), ib0.clone());
+    (
+        move |at: SocketAddr| ib0.tcp_listen(at, 4),
+        move |at: SocketAddr| ib1.tcp_connect(at),
+        move |at: SocketAddr| ib2.udp_bind(at),
+    )
+});
