@@ -51,8 +51,7 @@
 //! Sockets have the calls of `std::net`, with its types and its kinds of errors; one test holds the
 //! kernel's, inline and pinned sockets to the same code. What differs: an interface opens them
 //! (`ib0.tcp_connect`, `ib0.tcp_listen`, `ib0.udp_bind`), written data is sent at once unless
-//! `set_nodelay(false)` is called, `flush` waits for the peer's acknowledgment, and there is no
-//! `try_clone`: pinned sockets can be shared by reference.
+//! `set_nodelay(false)` is called, and `flush` waits for the peer's acknowledgment.
 //!
 //! Connections to a peer whose process dies end by `ConnectionReset`, within five seconds if its
 //! port leaves the subnet with it, as on the software fabric; else keep-alive ends them, or the

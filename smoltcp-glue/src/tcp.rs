@@ -7,10 +7,16 @@ use crate::timeout::{CallTimeout, SocketTimeout};
 use std::cell::Cell;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, ToSocketAddrs};
+use std::rc::Rc;
 use std::time::Duration;
 
 /// A listening socket; dropping it closes it.
 pub struct TcpListener {
+    ends: Rc<ListenerEnds>,
+}
+
+/// Shared by all clones. The last one closes it.
+struct ListenerEnds {
     interface: Interface,
     id: ListenerId,
     timeout: SocketTimeout,
@@ -19,6 +25,11 @@ pub struct TcpListener {
 /// A connection. Dropping it closes it. Written data is still sent while the interface is served,
 /// and for a limited time when the interface is dropped.
 pub struct TcpStream {
+    ends: Rc<StreamEnds>,
+}
+
+/// Shared by all clones. The last one closes it.
+struct StreamEnds {
     interface: Interface,
     id: TcpId,
     read_timeout: SocketTimeout,
@@ -35,7 +46,8 @@ impl Interface {
     pub fn tcp_listen(&self, local: impl ToSocketAddrs, backlog: usize) -> io::Result<TcpListener> {
         let local = resolve(local)?;
         let id = self.with(|host, _| host.stack.tcp_listen(local, backlog))?;
-        Ok(TcpListener { interface: self.clone(), id, timeout: SocketTimeout::new() })
+        let ends = ListenerEnds { interface: self.clone(), id, timeout: SocketTimeout::new() };
+        Ok(TcpListener { ends: Rc::new(ends) })
     }
 
     /// Opens a TCP connection, and waits until it is established. By default the attempt times out
@@ -65,22 +77,28 @@ impl Interface {
 }
 
 impl TcpListener {
+    /// Another handle of the same socket, which closes with the last one. They share all settings.
+    pub fn try_clone(&self) -> io::Result<Self> {
+        Ok(Self { ends: Rc::clone(&self.ends) })
+    }
+
     /// The address and port that it listens on.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        let local = self.interface.with(|inner, _| inner.stack.tcp_listener_local(self.id));
+        let local =
+            self.ends.interface.with(|inner, _| inner.stack.tcp_listener_local(self.ends.id));
         local.ok_or_else(|| TcpError::Closed.into())
     }
 
     /// In non-blocking mode [`TcpListener::accept`] returns `WouldBlock` instead of waiting.
     pub fn set_nonblocking(&self, is_nonblocking: bool) -> io::Result<()> {
-        self.timeout.set_nonblocking(is_nonblocking);
+        self.ends.timeout.set_nonblocking(is_nonblocking);
         Ok(())
     }
 
     /// Sets the timeout of [`TcpListener::accept`]; `None` waits indefinitely, and a timeout of 0
     /// is an error.
     pub fn set_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
-        self.timeout.set_timeout(timeout)
+        self.ends.timeout.set_timeout(timeout)
     }
 
     /// Always none: a listener reports errors by [`TcpListener::accept`].
@@ -91,16 +109,16 @@ impl TcpListener {
     /// Whether [`TcpListener::accept`] would return at once. This call serves no sockets: call
     /// [`Interface::step`] before checking many of them.
     pub fn is_ready(&self) -> bool {
-        self.interface.with(|inner, _| inner.stack.tcp_is_waited_for(self.id))
+        self.ends.interface.with(|inner, _| inner.stack.tcp_is_waited_for(self.ends.id))
     }
 
     /// Accepts the oldest connection; returns its peer too.
     pub fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
-        let (id, peer) = self.interface.wait(self.timeout.get(), |inner, _| {
-            let Some(id) = inner.stack.tcp_accept(self.id)? else { return Ok(None) };
+        let (id, peer) = self.ends.interface.wait(self.ends.timeout.get(), |inner, _| {
+            let Some(id) = inner.stack.tcp_accept(self.ends.id)? else { return Ok(None) };
             Ok(inner.stack.tcp_addresses(id).map(|(_, peer)| (id, peer)))
         })?;
-        Ok((TcpStream::new(self.interface.clone(), id), peer))
+        Ok((TcpStream::new(self.ends.interface.clone(), id), peer))
     }
 
     /// An endless iterator over [`TcpListener::accept`].
@@ -109,7 +127,7 @@ impl TcpListener {
     }
 }
 
-impl Drop for TcpListener {
+impl Drop for ListenerEnds {
     fn drop(&mut self) {
         self.interface.with(|inner, now| {
             inner.stack.tcp_unlisten(self.id);
@@ -119,8 +137,8 @@ impl Drop for TcpListener {
 }
 
 impl TcpStream {
-    const fn new(interface: Interface, id: TcpId) -> Self {
-        Self {
+    fn new(interface: Interface, id: TcpId) -> Self {
+        let ends = StreamEnds {
             interface,
             id,
             read_timeout: SocketTimeout::new(),
@@ -128,13 +146,19 @@ impl TcpStream {
             lingers: Cell::new(true),
             is_error_taken: Cell::new(false),
             is_read_shut: Cell::new(false),
-        }
+        };
+        Self { ends: Rc::new(ends) }
     }
 
     fn wait_until_open(self, timeout: CallTimeout) -> io::Result<Self> {
-        let Self { interface, id, .. } = &self;
+        let StreamEnds { interface, id, .. } = &*self.ends;
         interface.wait(timeout, |inner, _| Ok(inner.stack.tcp_is_open(*id)?.then_some(())))?;
         Ok(self)
+    }
+
+    /// Another handle of the same socket, which closes with the last one. They share all settings.
+    pub fn try_clone(&self) -> io::Result<Self> {
+        Ok(Self { ends: Rc::clone(&self.ends) })
     }
 
     /// The local address and port.
@@ -148,76 +172,77 @@ impl TcpStream {
     }
 
     fn addresses(&self) -> io::Result<(SocketAddr, SocketAddr)> {
-        let addresses = self.interface.with(|inner, _| inner.stack.tcp_addresses(self.id));
+        let addresses =
+            self.ends.interface.with(|inner, _| inner.stack.tcp_addresses(self.ends.id));
         addresses.ok_or_else(|| TcpError::Closed.into())
     }
 
     /// Whether `read` would return at once. This call serves no sockets: call [`Interface::step`]
     /// before checking many of them.
     pub fn is_readable(&self) -> bool {
-        let is_shut = self.is_read_shut.get();
-        is_shut || self.interface.with(|inner, _| inner.stack.tcp_is_readable(self.id))
+        let is_shut = self.ends.is_read_shut.get();
+        is_shut || self.ends.interface.with(|inner, _| inner.stack.tcp_is_readable(self.ends.id))
     }
 
     /// Sets the timeout of `read`; `None` waits indefinitely, and a timeout of 0 is an error.
     pub fn set_read_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
-        self.read_timeout.set_timeout(timeout)
+        self.ends.read_timeout.set_timeout(timeout)
     }
 
     /// Sets the timeout of `write` and `flush`; `None` waits indefinitely, and a timeout of 0 is an
     /// error.
     pub fn set_write_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
-        self.write_timeout.set_timeout(timeout)
+        self.ends.write_timeout.set_timeout(timeout)
     }
 
     /// The timeout of `read`.
     pub fn read_timeout(&self) -> io::Result<Option<Duration>> {
-        Ok(self.read_timeout.timeout())
+        Ok(self.ends.read_timeout.timeout())
     }
 
     /// The timeout of `write` and `flush`.
     pub fn write_timeout(&self) -> io::Result<Option<Duration>> {
-        Ok(self.write_timeout.timeout())
+        Ok(self.ends.write_timeout.timeout())
     }
 
     /// In non-blocking mode `read` and `write` return `WouldBlock` instead of waiting.
     pub fn set_nonblocking(&self, is_nonblocking: bool) -> io::Result<()> {
-        self.read_timeout.set_nonblocking(is_nonblocking);
-        self.write_timeout.set_nonblocking(is_nonblocking);
+        self.ends.read_timeout.set_nonblocking(is_nonblocking);
+        self.ends.write_timeout.set_nonblocking(is_nonblocking);
         Ok(())
     }
 
     /// Copies received bytes, which stay to be read; waits as `read` does.
     pub fn peek(&self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.interface.wait(self.read_timeout.get(), |inner, _| {
-            let peeked = inner.stack.tcp_peek(self.id, buffer)?;
-            Ok(peeked.or(self.is_read_shut.get().then_some(0)))
+        self.ends.interface.wait(self.ends.read_timeout.get(), |inner, _| {
+            let peeked = inner.stack.tcp_peek(self.ends.id, buffer)?;
+            Ok(peeked.or(self.ends.is_read_shut.get().then_some(0)))
         })
     }
 
     /// Sets whether written data is sent at once, which is the default, or waits for
     /// acknowledgments to fill a segment (the Nagle algorithm).
     pub fn set_nodelay(&self, is_on: bool) -> io::Result<()> {
-        Ok(self.interface.with(|inner, _| inner.stack.tcp_set_nodelay(self.id, is_on))?)
+        Ok(self.ends.interface.with(|inner, _| inner.stack.tcp_set_nodelay(self.ends.id, is_on))?)
     }
 
     /// Whether written data is sent at once.
     pub fn nodelay(&self) -> io::Result<bool> {
-        Ok(self.interface.with(|inner, _| inner.stack.tcp_nodelay(self.id))?)
+        Ok(self.ends.interface.with(|inner, _| inner.stack.tcp_nodelay(self.ends.id))?)
     }
 
     /// The error that has ended the connection, once.
     pub fn take_error(&self) -> io::Result<Option<io::Error>> {
-        let end = self.interface.with(|inner, _| inner.stack.tcp_is_open(self.id)).err();
-        let end = end.filter(|end| *end != TcpError::ShutDown && !self.is_error_taken.get());
-        self.is_error_taken.set(self.is_error_taken.get() || end.is_some());
+        let end = self.ends.interface.with(|inner, _| inner.stack.tcp_is_open(self.ends.id)).err();
+        let end = end.filter(|end| *end != TcpError::ShutDown && !self.ends.is_error_taken.get());
+        self.ends.is_error_taken.set(self.ends.is_error_taken.get() || end.is_some());
         Ok(end.map(io::Error::from))
     }
 
     /// Sets what dropping the connection does: `true`, the default, sends the written data, then
     /// closes; `false` resets the connection.
     pub fn set_linger(&self, lingers: bool) {
-        self.lingers.set(lingers);
+        self.ends.lingers.set(lingers);
     }
 
     /// Sets the keep-alive time: a peer that was silent for this long is probed, and the connection
@@ -225,54 +250,58 @@ impl TcpStream {
     /// a second is an error; [`crate::stack::TcpConfig`] has the default.
     pub fn set_keepalive(&self, idle: Option<Duration>) -> io::Result<()> {
         check_keepalive(idle)?;
-        Ok(self.interface.with(|inner, _| inner.stack.tcp_set_keepalive(self.id, idle))?)
+        Ok(self
+            .ends
+            .interface
+            .with(|inner, _| inner.stack.tcp_set_keepalive(self.ends.id, idle))?)
     }
 
     /// The keep-alive time.
     pub fn keepalive(&self) -> io::Result<Option<Duration>> {
-        Ok(self.interface.with(|inner, _| inner.stack.tcp_keepalive(self.id))?)
+        Ok(self.ends.interface.with(|inner, _| inner.stack.tcp_keepalive(self.ends.id))?)
     }
 
     /// Shuts down a half, or both. Of the sending half, the peer reads the written data, then the
     /// end; of the receiving half, `read` returns what has arrived, then the end.
     pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
         if how != Shutdown::Write {
-            self.is_read_shut.set(true);
+            self.ends.is_read_shut.set(true);
         }
         if how == Shutdown::Read {
             return Ok(());
         }
-        self.interface.wait(self.write_timeout.get(), |inner, now| {
+        self.ends.interface.wait(self.ends.write_timeout.get(), |inner, now| {
             // A connection that shuts down before it is established would never be established.
-            if inner.stack.tcp_is_open(self.id) == Ok(false) {
+            if inner.stack.tcp_is_open(self.ends.id) == Ok(false) {
                 return Ok(None);
             }
-            Ok(Some(inner.stack.tcp_shut_down(now, self.id)?))
+            Ok(Some(inner.stack.tcp_shut_down(now, self.ends.id)?))
         })
     }
 }
 
 impl Read for &TcpStream {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.interface.wait(self.read_timeout.get(), |inner, _| {
-            let received = inner.stack.tcp_recv(self.id, buffer)?;
-            Ok(received.or(self.is_read_shut.get().then_some(0)))
+        self.ends.interface.wait(self.ends.read_timeout.get(), |inner, _| {
+            let received = inner.stack.tcp_recv(self.ends.id, buffer)?;
+            Ok(received.or(self.ends.is_read_shut.get().then_some(0)))
         })
     }
 }
 
 impl Write for &TcpStream {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.interface
-            .wait(self.write_timeout.get(), |inner, _| Ok(inner.stack.tcp_send(self.id, bytes)?))
+        self.ends.interface.wait(self.ends.write_timeout.get(), |inner, _| {
+            Ok(inner.stack.tcp_send(self.ends.id, bytes)?)
+        })
     }
 
     /// Waits until the peer has acknowledged all written data.
     fn flush(&mut self) -> io::Result<()> {
-        self.interface.wait(self.write_timeout.get(), |inner, _| {
-            match inner.stack.tcp_unacknowledged(self.id) {
+        self.ends.interface.wait(self.ends.write_timeout.get(), |inner, _| {
+            match inner.stack.tcp_unacknowledged(self.ends.id) {
                 0 => Ok(Some(())),
-                _ => Ok(inner.stack.tcp_is_open(self.id).map(|_| None)?),
+                _ => Ok(inner.stack.tcp_is_open(self.ends.id).map(|_| None)?),
             }
         })
     }
@@ -294,7 +323,7 @@ impl Write for TcpStream {
     }
 }
 
-impl Drop for TcpStream {
+impl Drop for StreamEnds {
     fn drop(&mut self) {
         self.interface.with(|inner, now| {
             match self.lingers.get() {

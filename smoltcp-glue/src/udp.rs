@@ -7,10 +7,16 @@ use crate::timeout::SocketTimeout;
 use pollux_verbs::time::Time;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
+use std::rc::Rc;
 use std::time::Duration;
 
 /// A UDP socket of an inline interface.
 pub struct UdpSocket {
+    ends: Rc<SocketEnds>,
+}
+
+/// Shared by all clones. The last one closes it.
+struct SocketEnds {
     interface: Interface,
     id: UdpId,
     read_timeout: SocketTimeout,
@@ -34,54 +40,60 @@ impl Interface {
         let id = self.with(|host, _| host.stack.udp_bind(local))?;
         let interface = self.clone();
         let (read_timeout, write_timeout) = (SocketTimeout::new(), SocketTimeout::new());
-        Ok(UdpSocket { interface, id, read_timeout, write_timeout })
+        let ends = SocketEnds { interface, id, read_timeout, write_timeout };
+        Ok(UdpSocket { ends: Rc::new(ends) })
     }
 }
 
 impl UdpSocket {
+    /// Another handle of the same socket, which closes with the last one. They share all settings.
+    pub fn try_clone(&self) -> io::Result<Self> {
+        Ok(Self { ends: Rc::clone(&self.ends) })
+    }
+
     /// The address and port that it is bound to.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        let local = self.interface.with(|inner, _| inner.stack.udp_local(self.id));
+        let local = self.ends.interface.with(|inner, _| inner.stack.udp_local(self.ends.id));
         local.ok_or_else(|| UdpError::Closed.into())
     }
 
     /// The connected peer.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
-        let peer = self.interface.with(|inner, _| inner.stack.udp_peer(self.id));
+        let peer = self.ends.interface.with(|inner, _| inner.stack.udp_peer(self.ends.id));
         peer.ok_or_else(|| io::ErrorKind::NotConnected.into())
     }
 
     /// Connects the socket: it receives datagrams of this peer only, and its ICMP errors.
     pub fn connect(&self, peer: impl ToSocketAddrs) -> io::Result<()> {
         let peer = resolve(peer)?;
-        Ok(self.interface.with(|inner, _| inner.stack.udp_connect(self.id, peer))?)
+        Ok(self.ends.interface.with(|inner, _| inner.stack.udp_connect(self.ends.id, peer))?)
     }
 
     /// Sets the timeout of receive calls; `None` waits indefinitely, and a timeout of 0 is an
     /// error.
     pub fn set_read_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
-        self.read_timeout.set_timeout(timeout)
+        self.ends.read_timeout.set_timeout(timeout)
     }
 
     /// Sets the timeout of send calls; `None` waits indefinitely, and a timeout of 0 is an error.
     pub fn set_write_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
-        self.write_timeout.set_timeout(timeout)
+        self.ends.write_timeout.set_timeout(timeout)
     }
 
     /// The timeout of receive calls.
     pub fn read_timeout(&self) -> io::Result<Option<Duration>> {
-        Ok(self.read_timeout.timeout())
+        Ok(self.ends.read_timeout.timeout())
     }
 
     /// The timeout of send calls.
     pub fn write_timeout(&self) -> io::Result<Option<Duration>> {
-        Ok(self.write_timeout.timeout())
+        Ok(self.ends.write_timeout.timeout())
     }
 
     /// In non-blocking mode receive and send calls return `WouldBlock` instead of waiting.
     pub fn set_nonblocking(&self, is_nonblocking: bool) -> io::Result<()> {
-        self.read_timeout.set_nonblocking(is_nonblocking);
-        self.write_timeout.set_nonblocking(is_nonblocking);
+        self.ends.read_timeout.set_nonblocking(is_nonblocking);
+        self.ends.write_timeout.set_nonblocking(is_nonblocking);
         Ok(())
     }
 
@@ -99,9 +111,9 @@ impl UdpSocket {
     /// Sends datagrams together; returns how many were queued. It waits only if the first one does
     /// not fit. An error is that of the first datagram.
     pub fn send_batch(&self, batch: &[(&[u8], SocketAddr)]) -> io::Result<usize> {
-        self.interface.wait(self.write_timeout.get(), |inner, now| {
+        self.ends.interface.wait(self.ends.write_timeout.get(), |inner, now| {
             for (sent, (payload, to)) in batch.iter().enumerate() {
-                match inner.udp_send(now, self.id, *to, payload) {
+                match inner.udp_send(now, self.ends.id, *to, payload) {
                     Ok(()) => {}
                     Err(_) if sent > 0 => return Ok(Some(sent)),
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
@@ -115,13 +127,13 @@ impl UdpSocket {
     /// Whether receiving would return at once. This call serves no sockets: call
     /// [`Interface::step`] before checking many of them.
     pub fn is_readable(&self) -> bool {
-        self.interface.with(|inner, _| inner.stack.udp_is_readable(self.id))
+        self.ends.interface.with(|inner, _| inner.stack.udp_is_readable(self.ends.id))
     }
 
     /// Receives a datagram; returns the number of bytes in the buffer, and the sender.
     pub fn recv_from(&self, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
-        let received = self.interface.wait(self.read_timeout.get(), |inner, _| {
-            Ok(inner.stack.udp_recv(self.id, buffer)?)
+        let received = self.ends.interface.wait(self.ends.read_timeout.get(), |inner, _| {
+            Ok(inner.stack.udp_recv(self.ends.id, buffer)?)
         })?;
         Ok((received.len, received.from))
     }
@@ -133,16 +145,16 @@ impl UdpSocket {
 
     /// The error that the next call would return, which then does not.
     pub fn take_error(&self) -> io::Result<Option<io::Error>> {
-        let error = self.interface.with(|inner, _| inner.stack.udp_take_error(self.id));
+        let error = self.ends.interface.with(|inner, _| inner.stack.udp_take_error(self.ends.id));
         Ok(error.map(io::Error::from))
     }
 
     /// Waits for a datagram, then receives all queued ones, one for each slot; returns how many.
     pub fn recv_batch(&self, slots: &mut [UdpSlot<'_>]) -> io::Result<usize> {
-        self.interface.wait(self.read_timeout.get(), |inner, _| {
+        self.ends.interface.wait(self.ends.read_timeout.get(), |inner, _| {
             let mut count = 0;
             for slot in &mut *slots {
-                slot.received = match inner.stack.udp_recv(self.id, slot.buffer) {
+                slot.received = match inner.stack.udp_recv(self.ends.id, slot.buffer) {
                     Ok(received) => received,
                     Err(error) if count == 0 => return Err(error.into()),
                     Err(_) => None,
@@ -158,18 +170,19 @@ impl UdpSocket {
 
     /// Joins a multicast group.
     pub fn join(&self, group: IpAddr) -> io::Result<()> {
-        let is_first = self.interface.with(|inner, _| inner.stack.udp_join(self.id, group))?;
+        let is_first =
+            self.ends.interface.with(|inner, _| inner.stack.udp_join(self.ends.id, group))?;
         if !is_first {
             return Ok(());
         }
-        self.interface.control().join_group(group).inspect_err(|_| {
-            self.interface.with(|inner, _| inner.stack.udp_leave(self.id, group));
+        self.ends.interface.control().join_group(group).inspect_err(|_| {
+            self.ends.interface.with(|inner, _| inner.stack.udp_leave(self.ends.id, group));
         })
     }
 
     /// Leaves a multicast group.
     pub fn leave(&self, group: IpAddr) {
-        self.interface.with(|inner, now| inner.udp_leave(now, self.id, group));
+        self.ends.interface.with(|inner, now| inner.udp_leave(now, self.ends.id, group));
     }
 
     /// As [`UdpSocket::join`], as `std::net` has it. The address that selects an interface there
@@ -199,7 +212,7 @@ impl UdpSocket {
     }
 
     fn check_interface(&self, address: Ipv4Addr) -> io::Result<()> {
-        let is_ours = self.interface.with(|inner, _| inner.owns(address.into()));
+        let is_ours = self.ends.interface.with(|inner, _| inner.owns(address.into()));
         match address.is_unspecified() || is_ours {
             true => Ok(()),
             false => Err(io::ErrorKind::AddrNotAvailable.into()),
@@ -207,7 +220,7 @@ impl UdpSocket {
     }
 }
 
-impl Drop for UdpSocket {
+impl Drop for SocketEnds {
     fn drop(&mut self) {
         self.interface.with(|inner, now| inner.udp_close(now, self.id));
     }

@@ -59,10 +59,13 @@ macro_rules! behaves_as_std {
                 assert_eq!(kind(client.write(b"more")), ErrorKind::BrokenPipe);
                 assert_eq!(server.read(&mut buffer).unwrap(), 0);
                 assert_eq!(server.peek(&mut buffer).unwrap(), 0);
-                server.write_all(b"response").unwrap();
+                // The connection closes with the last of its handles.
+                let mut writer = server.try_clone().unwrap();
+                drop(server);
+                writer.write_all(b"response").unwrap();
                 client.read_exact(&mut buffer[..8]).unwrap();
                 assert_eq!(&buffer[..8], b"response");
-                drop(server);
+                drop(writer);
                 assert_eq!(client.read(&mut buffer).unwrap(), 0);
                 assert!(client.take_error().unwrap().is_none());
                 assert!(listener.take_error().unwrap().is_none());
@@ -75,6 +78,9 @@ macro_rules! behaves_as_std {
                 listener.set_nonblocking(true).unwrap();
                 assert_eq!(kind(listener.accept()), ErrorKind::WouldBlock);
                 listener.set_nonblocking(false).unwrap();
+                let again = listener.try_clone().unwrap();
+                drop(listener);
+                let listener = again;
                 let mut client = connect(listener.local_addr().unwrap()).unwrap();
                 let (_server, _) = listener.accept().unwrap();
                 assert_eq!(client.read_timeout().unwrap(), None);
@@ -120,6 +126,9 @@ macro_rules! behaves_as_std {
                 assert_eq!(other.send(b"an answer").unwrap(), 9);
                 assert_eq!(one.recv(&mut buffer).unwrap(), 9);
                 assert_eq!(&buffer[..9], b"an answer");
+                let again = one.try_clone().unwrap();
+                drop(one);
+                let one = again;
                 one.set_read_timeout(Some(SHORT)).unwrap();
                 assert!(is_timeout(kind(one.recv(&mut buffer))));
                 one.set_nonblocking(true).unwrap();

@@ -18,6 +18,11 @@ use std::time::Duration;
 
 /// A listener. Dropping it resets the connections that were not accepted.
 pub struct TcpListener {
+    ends: Arc<ListenerEnds>,
+}
+
+/// Shared by all clones. The last one closes it.
+struct ListenerEnds {
     listeners: Vec<WorkerListener>,
     arrived: Mutex<Arrived>,
     accepters: Arc<Waiters>,
@@ -66,24 +71,31 @@ impl TcpListener {
     ) -> Self {
         let (listeners, queues) = parts.into_iter().unzip();
         let arrived = Mutex::new(Arrived { queues, turn: 0 });
-        Self { listeners, arrived, accepters, local, timeout: SocketTimeout::new() }
+        let timeout = SocketTimeout::new();
+        let ends = ListenerEnds { listeners, arrived, accepters, local, timeout };
+        Self { ends: Arc::new(ends) }
+    }
+
+    /// Another handle of the same socket, which closes with the last one. They share all settings.
+    pub fn try_clone(&self) -> io::Result<Self> {
+        Ok(Self { ends: Arc::clone(&self.ends) })
     }
 
     /// The address and port that it listens on.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        Ok(self.local)
+        Ok(self.ends.local)
     }
 
     /// In non-blocking mode [`TcpListener::accept`] returns `WouldBlock` instead of waiting.
     pub fn set_nonblocking(&self, is_nonblocking: bool) -> io::Result<()> {
-        self.timeout.set_nonblocking(is_nonblocking);
+        self.ends.timeout.set_nonblocking(is_nonblocking);
         Ok(())
     }
 
     /// Sets the timeout of [`TcpListener::accept`]; `None` waits indefinitely, and a timeout of 0
     /// is an error.
     pub fn set_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
-        self.timeout.set_timeout(timeout)
+        self.ends.timeout.set_timeout(timeout)
     }
 
     /// Always none: a listener reports errors by [`TcpListener::accept`].
@@ -93,12 +105,13 @@ impl TcpListener {
 
     /// Whether [`TcpListener::accept`] would return at once.
     pub fn is_ready(&self) -> bool {
-        !lock(&self.arrived).queues.iter().all(mpsc::Receiver::is_empty) || self.check().is_err()
+        !lock(&self.ends.arrived).queues.iter().all(mpsc::Receiver::is_empty)
+            || self.check().is_err()
     }
 
     /// Accepts the oldest connection of the next worker that has one; returns its peer too.
     pub fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
-        self.accepters.wait(self.timeout.get(), || self.try_accept())
+        self.ends.accepters.wait(self.ends.timeout.get(), || self.try_accept())
     }
 
     /// As [`TcpListener::accept`], for a task.
@@ -106,12 +119,12 @@ impl TcpListener {
         &self,
         context: &mut Context<'_>,
     ) -> Poll<io::Result<(TcpStream, SocketAddr)>> {
-        self.accepters.poll(context, || self.try_accept())
+        self.ends.accepters.poll(context, || self.try_accept())
     }
 
     /// As [`TcpListener::accept`], for a task.
     pub async fn accept_async(&self) -> io::Result<(TcpStream, SocketAddr)> {
-        self.accepters.wait_async(|| self.try_accept()).await
+        self.ends.accepters.wait_async(|| self.try_accept()).await
     }
 
     /// An endless iterator over [`TcpListener::accept`].
@@ -121,9 +134,9 @@ impl TcpListener {
 
     fn try_accept(&self) -> io::Result<Option<(TcpStream, SocketAddr)>> {
         let is_served = self.check();
-        let arrived = lock(&self.arrived).pop();
+        let arrived = lock(&self.ends.arrived).pop();
         let Some((worker, stream)) = arrived else { return is_served.map(|()| None) };
-        let WorkerListener { hold, line } = &self.listeners[worker];
+        let WorkerListener { hold, line } = &self.ends.listeners[worker];
         hold.doorbell.relieve(&line.flags);
         stream.set_linger(true);
         let peer = stream.peer_addr()?;
@@ -132,7 +145,7 @@ impl TcpListener {
 
     /// An error if the interface has no worker any more.
     fn check(&self) -> io::Result<()> {
-        self.listeners.first().map_or(Ok(()), |worker| worker.hold.doorbell.check())
+        self.ends.listeners.first().map_or(Ok(()), |worker| worker.hold.doorbell.check())
     }
 }
 

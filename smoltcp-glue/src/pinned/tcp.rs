@@ -24,6 +24,14 @@ use std::time::Duration;
 /// Threads may share it. Each direction has a lock, so two concurrent readers get each their bytes;
 /// the worker takes neither.
 pub struct TcpStream {
+    ends: Arc<StreamEnds>,
+    /// The tasks that poll the traits of `async_traits`.
+    read_task: TaskSlot,
+    write_task: TaskSlot,
+}
+
+/// Shared by all clones. The last one closes it.
+struct StreamEnds {
     hold: Hold,
     line: Arc<TcpLine>,
     reader: Mutex<byte_ring::Reader>,
@@ -34,9 +42,6 @@ pub struct TcpStream {
     lingers: AtomicBool,
     /// The reason of its end was returned by `take_error`.
     is_error_taken: AtomicBool,
-    /// The tasks that poll the traits of `async_traits`.
-    read_task: TaskSlot,
-    write_task: TaskSlot,
 }
 
 struct Outgoing {
@@ -53,7 +58,7 @@ impl TcpStream {
         (reader, writer): (byte_ring::Reader, byte_ring::Writer),
         addresses: (SocketAddr, SocketAddr),
     ) -> Self {
-        Self {
+        let ends = StreamEnds {
             hold,
             line,
             reader: Mutex::new(reader),
@@ -63,87 +68,95 @@ impl TcpStream {
             write_timeout: SocketTimeout::new(),
             lingers: AtomicBool::new(false),
             is_error_taken: AtomicBool::new(false),
-            read_task: TaskSlot::default(),
-            write_task: TaskSlot::default(),
-        }
+        };
+        Self::of(Arc::new(ends))
+    }
+
+    fn of(ends: Arc<StreamEnds>) -> Self {
+        Self { ends, read_task: TaskSlot::default(), write_task: TaskSlot::default() }
+    }
+
+    /// Another handle of the same socket, which closes with the last one. They share all settings.
+    pub fn try_clone(&self) -> io::Result<Self> {
+        Ok(Self::of(Arc::clone(&self.ends)))
     }
 
     pub(super) fn wait_until_open(self, timeout: CallTimeout) -> io::Result<Self> {
-        self.line.writers.wait(timeout, || self.try_open())?;
+        self.ends.line.writers.wait(timeout, || self.try_open())?;
         Ok(self)
     }
 
     /// The local address and port.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        Ok(self.addresses.0)
+        Ok(self.ends.addresses.0)
     }
 
     /// The address and port of the peer.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
-        Ok(self.addresses.1)
+        Ok(self.ends.addresses.1)
     }
 
     /// Whether `read` would return at once.
     pub fn is_readable(&self) -> bool {
-        let has_ended =
-            self.line.stream_end() != StreamEnd::None || self.hold.doorbell.check().is_err();
-        let is_shut = self.line.is_read_shut.load(Ordering::Relaxed);
-        has_ended || is_shut || !lock(&self.reader).is_empty()
+        let has_ended = self.ends.line.stream_end() != StreamEnd::None
+            || self.ends.hold.doorbell.check().is_err();
+        let is_shut = self.ends.line.is_read_shut.load(Ordering::Relaxed);
+        has_ended || is_shut || !lock(&self.ends.reader).is_empty()
     }
 
     /// Sets the timeout of `read`; `None` waits indefinitely, and a timeout of 0 is an error.
     pub fn set_read_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
-        self.read_timeout.set_timeout(timeout)
+        self.ends.read_timeout.set_timeout(timeout)
     }
 
     /// Sets the timeout of `write` and `flush`; `None` waits indefinitely, and a timeout of 0 is an
     /// error.
     pub fn set_write_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
-        self.write_timeout.set_timeout(timeout)
+        self.ends.write_timeout.set_timeout(timeout)
     }
 
     /// The timeout of `read`.
     pub fn read_timeout(&self) -> io::Result<Option<Duration>> {
-        Ok(self.read_timeout.timeout())
+        Ok(self.ends.read_timeout.timeout())
     }
 
     /// The timeout of `write` and `flush`.
     pub fn write_timeout(&self) -> io::Result<Option<Duration>> {
-        Ok(self.write_timeout.timeout())
+        Ok(self.ends.write_timeout.timeout())
     }
 
     /// In non-blocking mode `read` and `write` return `WouldBlock` instead of waiting.
     pub fn set_nonblocking(&self, is_nonblocking: bool) -> io::Result<()> {
-        self.read_timeout.set_nonblocking(is_nonblocking);
-        self.write_timeout.set_nonblocking(is_nonblocking);
+        self.ends.read_timeout.set_nonblocking(is_nonblocking);
+        self.ends.write_timeout.set_nonblocking(is_nonblocking);
         Ok(())
     }
 
     /// Copies received bytes, which stay to be read; waits as `read` does.
     pub fn peek(&self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.line.readers.wait(self.read_timeout.get(), || self.try_peek(buffer))
+        self.ends.line.readers.wait(self.ends.read_timeout.get(), || self.try_peek(buffer))
     }
 
     /// Sets whether written data is sent at once, which is the default, or waits for
     /// acknowledgments to fill a segment (the Nagle algorithm).
     pub fn set_nodelay(&self, is_on: bool) -> io::Result<()> {
-        let id = self.line.id;
-        ask(&self.hold.doorbell, move |worker, _| {
+        let id = self.ends.line.id;
+        ask(&self.ends.hold.doorbell, move |worker, _| {
             Ok(worker.inner.stack.tcp_set_nodelay(id, is_on)?)
         })
     }
 
     /// Whether written data is sent at once.
     pub fn nodelay(&self) -> io::Result<bool> {
-        let id = self.line.id;
-        ask(&self.hold.doorbell, move |worker, _| Ok(worker.inner.stack.tcp_nodelay(id)?))
+        let id = self.ends.line.id;
+        ask(&self.ends.hold.doorbell, move |worker, _| Ok(worker.inner.stack.tcp_nodelay(id)?))
     }
 
     /// The error that has ended the connection, once.
     pub fn take_error(&self) -> io::Result<Option<io::Error>> {
-        match self.line.state() {
+        match self.ends.line.state() {
             ConnectionState::Ended(why) if why != TcpError::ShutDown => {
-                let is_taken = self.is_error_taken.swap(true, Ordering::Relaxed);
+                let is_taken = self.ends.is_error_taken.swap(true, Ordering::Relaxed);
                 Ok((!is_taken).then(|| why.into()))
             }
             _ => Ok(None),
@@ -153,7 +166,7 @@ impl TcpStream {
     /// Sets what dropping the connection does: `true`, the default, sends the written data, then
     /// closes; `false` resets the connection.
     pub fn set_linger(&self, lingers: bool) {
-        self.lingers.store(lingers, Ordering::Relaxed);
+        self.ends.lingers.store(lingers, Ordering::Relaxed);
     }
 
     /// Sets the keep-alive time: a peer that was silent for this long is probed, and the connection
@@ -161,16 +174,16 @@ impl TcpStream {
     /// a second is an error; [`crate::stack::TcpConfig`] has the default.
     pub fn set_keepalive(&self, idle: Option<Duration>) -> io::Result<()> {
         check_keepalive(idle)?;
-        let id = self.line.id;
-        ask(&self.hold.doorbell, move |worker, _| {
+        let id = self.ends.line.id;
+        ask(&self.ends.hold.doorbell, move |worker, _| {
             Ok(worker.inner.stack.tcp_set_keepalive(id, idle)?)
         })
     }
 
     /// The keep-alive time.
     pub fn keepalive(&self) -> io::Result<Option<Duration>> {
-        let id = self.line.id;
-        ask(&self.hold.doorbell, move |worker, _| Ok(worker.inner.stack.tcp_keepalive(id)?))
+        let id = self.ends.line.id;
+        ask(&self.ends.hold.doorbell, move |worker, _| Ok(worker.inner.stack.tcp_keepalive(id)?))
     }
 
     /// Shuts down a half, or both. Of the sending half, the peer reads the written data, then the
@@ -178,21 +191,21 @@ impl TcpStream {
     /// that waits in it.
     pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
         if how != Shutdown::Write {
-            self.line.is_read_shut.store(true, Ordering::Release);
-            self.line.readers.wake();
+            self.ends.line.is_read_shut.store(true, Ordering::Release);
+            self.ends.line.readers.wake();
         }
         if how == Shutdown::Read {
             return Ok(());
         }
-        self.hold.doorbell.check()?;
-        if let ConnectionState::Ended(why) = self.line.state() {
+        self.ends.hold.doorbell.check()?;
+        if let ConnectionState::Ended(why) = self.ends.line.state() {
             return Err(why.into());
         }
         // Under the lock, so that no write follows the end.
-        let writer = lock(&self.writer);
-        self.line.set_requested_state(RequestedState::ShutDown);
+        let writer = lock(&self.ends.writer);
+        self.ends.line.set_requested_state(RequestedState::ShutDown);
         drop(writer);
-        self.hold.doorbell.notify(&self.line.flags);
+        self.ends.hold.doorbell.notify(&self.ends.line.flags);
         Ok(())
     }
 }
@@ -201,7 +214,7 @@ impl TcpStream {
 impl TcpStream {
     /// Waits until the connection is open, or has failed.
     pub fn poll_open(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.line.writers.poll(context, || self.try_open())
+        self.ends.line.writers.poll(context, || self.try_open())
     }
 
     /// Reads available data; returns the number of bytes, and 0 at the end of the stream.
@@ -210,27 +223,27 @@ impl TcpStream {
         context: &mut Context<'_>,
         buffer: &mut [u8],
     ) -> Poll<io::Result<usize>> {
-        self.line.readers.poll(context, || self.try_read(buffer))
+        self.ends.line.readers.poll(context, || self.try_read(buffer))
     }
 
     /// Writes as much as there is space for; returns the number of bytes.
     pub fn poll_write(&self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        self.line.writers.poll(context, || self.try_write(bytes))
+        self.ends.line.writers.poll(context, || self.try_write(bytes))
     }
 
     /// Waits until the peer has acknowledged all written data.
     pub fn poll_flush(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.line.writers.poll(context, || self.try_flush())
+        self.ends.line.writers.poll(context, || self.try_flush())
     }
 
     /// As `read`, for a task.
     pub async fn read_async(&self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.line.readers.wait_async(|| self.try_read(buffer)).await
+        self.ends.line.readers.wait_async(|| self.try_read(buffer)).await
     }
 
     /// As `write`, for a task.
     pub async fn write_async(&self, bytes: &[u8]) -> io::Result<usize> {
-        self.line.writers.wait_async(|| self.try_write(bytes)).await
+        self.ends.line.writers.wait_async(|| self.try_write(bytes)).await
     }
 
     /// As `write_all`, for a task.
@@ -243,7 +256,7 @@ impl TcpStream {
 
     /// As `flush`, for a task.
     pub async fn flush_async(&self) -> io::Result<()> {
-        self.line.writers.wait_async(|| self.try_flush()).await
+        self.ends.line.writers.wait_async(|| self.try_flush()).await
     }
 }
 
@@ -256,7 +269,7 @@ impl TcpStream {
         buffer: &mut [u8],
     ) -> Poll<io::Result<usize>> {
         let mut task = std::mem::take(&mut self.read_task);
-        let read = self.line.readers.poll_slot(&mut task, context, || self.try_read(buffer));
+        let read = self.ends.line.readers.poll_slot(&mut task, context, || self.try_read(buffer));
         self.read_task = task;
         read
     }
@@ -267,7 +280,8 @@ impl TcpStream {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let mut task = std::mem::take(&mut self.write_task);
-        let written = self.line.writers.poll_slot(&mut task, context, || self.try_write(bytes));
+        let written =
+            self.ends.line.writers.poll_slot(&mut task, context, || self.try_write(bytes));
         self.write_task = task;
         written
     }
@@ -276,8 +290,8 @@ impl TcpStream {
 /// One attempt each, which returns `None` where it would wait.
 impl TcpStream {
     fn try_open(&self) -> io::Result<Option<()>> {
-        match self.line.state() {
-            ConnectionState::Opening => self.hold.doorbell.check().map(|()| None),
+        match self.ends.line.state() {
+            ConnectionState::Opening => self.ends.hold.doorbell.check().map(|()| None),
             ConnectionState::Open => Ok(Some(())),
             ConnectionState::Ended(why) => Err(why.into()),
         }
@@ -304,15 +318,16 @@ impl TcpStream {
             return Ok(Some(0));
         }
         // Read first: data before the end are in the ring then.
-        let (is_served, stream_end) = (self.hold.doorbell.check(), self.line.stream_end());
-        let mut reader = lock(&self.reader);
+        let (is_served, stream_end) =
+            (self.ends.hold.doorbell.check(), self.ends.line.stream_end());
+        let mut reader = lock(&self.ends.reader);
         let taken = take(&mut reader, buffer);
         if taken > 0 {
-            self.hold.doorbell.relieve_at_half(&self.line.flags, &mut reader);
+            self.ends.hold.doorbell.relieve_at_half(&self.ends.line.flags, &mut reader);
             return Ok(Some(taken));
         }
         match stream_end {
-            StreamEnd::None if self.line.is_read_shut.load(Ordering::Acquire) => Ok(Some(0)),
+            StreamEnd::None if self.ends.line.is_read_shut.load(Ordering::Acquire) => Ok(Some(0)),
             StreamEnd::None => is_served.map(|()| None),
             StreamEnd::Eof => Ok(Some(0)),
             StreamEnd::Error(why) => Err(why.into()),
@@ -320,9 +335,9 @@ impl TcpStream {
     }
 
     fn try_write(&self, bytes: &[u8]) -> io::Result<Option<usize>> {
-        self.hold.doorbell.check()?;
-        let mut writer = lock(&self.writer);
-        match (self.line.requested_state(), self.line.state()) {
+        self.ends.hold.doorbell.check()?;
+        let mut writer = lock(&self.ends.writer);
+        match (self.ends.line.requested_state(), self.ends.line.state()) {
             (_, ConnectionState::Ended(why)) => return Err(why.into()),
             (RequestedState::Open, ConnectionState::Opening) => return Ok(None),
             (RequestedState::Open, ConnectionState::Open) => {}
@@ -331,15 +346,15 @@ impl TcpStream {
         let taken = writer.ring.write(bytes);
         writer.written += taken as u64;
         if taken > 0 {
-            self.hold.doorbell.notify(&self.line.flags);
+            self.ends.hold.doorbell.notify(&self.ends.line.flags);
         }
         Ok((taken > 0 || bytes.is_empty()).then_some(taken))
     }
 
     fn try_flush(&self) -> io::Result<Option<()>> {
-        let (is_served, state) = (self.hold.doorbell.check(), self.line.state());
-        let written = lock(&self.writer).written;
-        if self.line.acknowledged.load(Ordering::Acquire) == written {
+        let (is_served, state) = (self.ends.hold.doorbell.check(), self.ends.line.state());
+        let written = lock(&self.ends.writer).written;
+        if self.ends.line.acknowledged.load(Ordering::Acquire) == written {
             return Ok(Some(()));
         }
         match state {
@@ -351,18 +366,18 @@ impl TcpStream {
 
 impl Read for &TcpStream {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.line.readers.wait(self.read_timeout.get(), || self.try_read(buffer))
+        self.ends.line.readers.wait(self.ends.read_timeout.get(), || self.try_read(buffer))
     }
 }
 
 impl Write for &TcpStream {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.line.writers.wait(self.write_timeout.get(), || self.try_write(bytes))
+        self.ends.line.writers.wait(self.ends.write_timeout.get(), || self.try_write(bytes))
     }
 
     /// Waits until the peer has acknowledged all written data.
     fn flush(&mut self) -> io::Result<()> {
-        self.line.writers.wait(self.write_timeout.get(), || self.try_flush())
+        self.ends.line.writers.wait(self.ends.write_timeout.get(), || self.try_flush())
     }
 }
 
@@ -382,7 +397,7 @@ impl Write for TcpStream {
     }
 }
 
-impl Drop for TcpStream {
+impl Drop for StreamEnds {
     fn drop(&mut self) {
         let lingers = *self.lingers.get_mut();
         self.line.set_requested_state(if lingers {

@@ -26,6 +26,11 @@ use std::time::Duration;
 /// Threads may share it. Each direction has a lock, so two concurrent receivers get each their
 /// datagrams; the worker takes neither.
 pub struct UdpSocket {
+    ends: Arc<SocketEnds>,
+}
+
+/// Shared by all clones. The last one closes it.
+struct SocketEnds {
     hold: Hold,
     line: Arc<UdpLine>,
     id: UdpId,
@@ -85,7 +90,7 @@ impl UdpSocket {
         (reader, writer): (byte_ring::Reader, byte_ring::Writer),
         (id, local): (UdpId, SocketAddr),
     ) -> Self {
-        Self {
+        let ends = SocketEnds {
             hold,
             line,
             id,
@@ -96,52 +101,60 @@ impl UdpSocket {
             peer: Mutex::new(None),
             read_timeout: SocketTimeout::new(),
             write_timeout: SocketTimeout::new(),
-        }
+        };
+        Self { ends: Arc::new(ends) }
+    }
+
+    /// Another handle of the same socket, which closes with the last one. They share all settings.
+    pub fn try_clone(&self) -> io::Result<Self> {
+        Ok(Self { ends: Arc::clone(&self.ends) })
     }
 
     /// The address and port that it is bound to.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        Ok(self.local)
+        Ok(self.ends.local)
     }
 
     /// The connected peer.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
-        lock(&self.peer).ok_or_else(|| io::ErrorKind::NotConnected.into())
+        lock(&self.ends.peer).ok_or_else(|| io::ErrorKind::NotConnected.into())
     }
 
     /// Connects the socket to one peer, whose refusals it reports.
     pub fn connect(&self, peer: impl ToSocketAddrs) -> io::Result<()> {
-        let (id, to) = (self.id, resolve(peer)?);
-        ask(&self.hold.doorbell, move |worker, _| Ok(worker.inner.stack.udp_connect(id, to)?))?;
-        *lock(&self.peer) = Some(to);
+        let (id, to) = (self.ends.id, resolve(peer)?);
+        ask(&self.ends.hold.doorbell, move |worker, _| {
+            Ok(worker.inner.stack.udp_connect(id, to)?)
+        })?;
+        *lock(&self.ends.peer) = Some(to);
         Ok(())
     }
 
     /// Sets the timeout of receive calls; `None` waits indefinitely, and a timeout of 0 is an
     /// error.
     pub fn set_read_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
-        self.read_timeout.set_timeout(timeout)
+        self.ends.read_timeout.set_timeout(timeout)
     }
 
     /// Sets the timeout of send calls; `None` waits indefinitely, and a timeout of 0 is an error.
     pub fn set_write_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
-        self.write_timeout.set_timeout(timeout)
+        self.ends.write_timeout.set_timeout(timeout)
     }
 
     /// The timeout of receive calls.
     pub fn read_timeout(&self) -> io::Result<Option<Duration>> {
-        Ok(self.read_timeout.timeout())
+        Ok(self.ends.read_timeout.timeout())
     }
 
     /// The timeout of send calls.
     pub fn write_timeout(&self) -> io::Result<Option<Duration>> {
-        Ok(self.write_timeout.timeout())
+        Ok(self.ends.write_timeout.timeout())
     }
 
     /// In non-blocking mode receive and send calls return `WouldBlock` instead of waiting.
     pub fn set_nonblocking(&self, is_nonblocking: bool) -> io::Result<()> {
-        self.read_timeout.set_nonblocking(is_nonblocking);
-        self.write_timeout.set_nonblocking(is_nonblocking);
+        self.ends.read_timeout.set_nonblocking(is_nonblocking);
+        self.ends.write_timeout.set_nonblocking(is_nonblocking);
         Ok(())
     }
 
@@ -159,18 +172,19 @@ impl UdpSocket {
     /// Sends datagrams in a batch; returns how many there was space for, and waits only if there is
     /// none for the first. An error is the first one's.
     pub fn send_batch(&self, batch: &[(&[u8], SocketAddr)]) -> io::Result<usize> {
-        self.line.writers.wait(self.write_timeout.get(), || self.try_send(batch))
+        self.ends.line.writers.wait(self.ends.write_timeout.get(), || self.try_send(batch))
     }
 
     /// Whether receiving would return at once.
     pub fn is_readable(&self) -> bool {
-        let has_error = self.line.has_pending_error.load(Ordering::Relaxed);
-        has_error || !lock(&self.reader).is_empty() || self.hold.doorbell.check().is_err()
+        let has_error = self.ends.line.has_pending_error.load(Ordering::Relaxed);
+        has_error || !lock(&self.ends.reader).is_empty() || self.ends.hold.doorbell.check().is_err()
     }
 
     /// Receives a datagram; returns its bytes in the buffer and its sender.
     pub fn recv_from(&self, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
-        let received = self.line.readers.wait(self.read_timeout.get(), || self.try_recv(buffer))?;
+        let received =
+            self.ends.line.readers.wait(self.ends.read_timeout.get(), || self.try_recv(buffer))?;
         Ok((received.len, received.from))
     }
 
@@ -181,20 +195,20 @@ impl UdpSocket {
 
     /// The error that the next call would return, which then does not.
     pub fn take_error(&self) -> io::Result<Option<io::Error>> {
-        Ok(self.line.take_pending_error().err())
+        Ok(self.ends.line.take_pending_error().err())
     }
 
     /// Waits for a datagram and receives as many as there are, up to one for each slot; returns
     /// how many.
     pub fn recv_batch(&self, slots: &mut [UdpSlot<'_>]) -> io::Result<usize> {
-        self.line.readers.wait(self.read_timeout.get(), || {
+        self.ends.line.readers.wait(self.ends.read_timeout.get(), || {
             let mut count = 0;
             for slot in &mut *slots {
                 slot.received = match self.try_recv(slot.buffer) {
                     Ok(received) => received,
                     Err(error) if count == 0 => return Err(error),
                     Err(error) => {
-                        self.line.set_pending_error(error);
+                        self.ends.line.set_pending_error(error);
                         None
                     }
                 };
@@ -209,22 +223,22 @@ impl UdpSocket {
 
     /// Joins a multicast group.
     pub fn join(&self, group: IpAddr) -> io::Result<()> {
-        let (id, doorbell) = (self.id, &self.hold.doorbell);
-        let _one_at_a_time = lock(&self.joins);
+        let (id, doorbell) = (self.ends.id, &self.ends.hold.doorbell);
+        let _one_at_a_time = lock(&self.ends.joins);
         if !ask(doorbell, move |worker, _| Ok(worker.inner.stack.udp_join(id, group)?))? {
             return Ok(());
         }
-        self.hold.control().join_group(group).inspect_err(|_| {
+        self.ends.hold.control().join_group(group).inspect_err(|_| {
             let _ = ask(doorbell, move |worker, _| Ok(worker.inner.stack.udp_leave(id, group)));
         })
     }
 
     /// Leaves a multicast group.
     pub fn leave(&self, group: IpAddr) {
-        let id = self.id;
-        let _one_at_a_time = lock(&self.joins);
+        let id = self.ends.id;
+        let _one_at_a_time = lock(&self.ends.joins);
         // Without a worker there are no memberships.
-        let _ = ask(&self.hold.doorbell, move |worker, now| {
+        let _ = ask(&self.ends.hold.doorbell, move |worker, now| {
             worker.inner.udp_leave(now, id, group);
             worker.hand_to_control();
             Ok(())
@@ -259,7 +273,7 @@ impl UdpSocket {
 
     fn check_interface(&self, address: Ipv4Addr) -> io::Result<()> {
         let is_ours =
-            ask(&self.hold.doorbell, move |worker, _| Ok(worker.inner.owns(address.into())))?;
+            ask(&self.ends.hold.doorbell, move |worker, _| Ok(worker.inner.owns(address.into())))?;
         match address.is_unspecified() || is_ours {
             true => Ok(()),
             false => Err(io::ErrorKind::AddrNotAvailable.into()),
@@ -275,7 +289,7 @@ impl UdpSocket {
         context: &mut Context<'_>,
         buffer: &mut [u8],
     ) -> Poll<io::Result<(usize, SocketAddr)>> {
-        let received = self.line.readers.poll(context, || self.try_recv(buffer));
+        let received = self.ends.line.readers.poll(context, || self.try_recv(buffer));
         received.map_ok(|received| (received.len, received.from))
     }
 
@@ -286,13 +300,13 @@ impl UdpSocket {
         payload: &[u8],
         to: SocketAddr,
     ) -> Poll<io::Result<usize>> {
-        let sent = self.line.writers.poll(context, || self.try_send(&[(payload, to)]));
+        let sent = self.ends.line.writers.poll(context, || self.try_send(&[(payload, to)]));
         sent.map_ok(|_| payload.len())
     }
 
     /// As [`UdpSocket::recv_from`], for a task.
     pub async fn recv_from_async(&self, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
-        let received = self.line.readers.wait_async(|| self.try_recv(buffer)).await?;
+        let received = self.ends.line.readers.wait_async(|| self.try_recv(buffer)).await?;
         Ok((received.len, received.from))
     }
 
@@ -303,7 +317,7 @@ impl UdpSocket {
         to: impl Into<SocketAddr>,
     ) -> io::Result<usize> {
         let to = to.into();
-        self.line.writers.wait_async(|| self.try_send(&[(payload, to)])).await?;
+        self.ends.line.writers.wait_async(|| self.try_send(&[(payload, to)])).await?;
         Ok(payload.len())
     }
 }
@@ -311,9 +325,9 @@ impl UdpSocket {
 /// One attempt each, which returns `None` where it would wait.
 impl UdpSocket {
     fn try_send(&self, batch: &[(&[u8], SocketAddr)]) -> io::Result<Option<usize>> {
-        self.hold.doorbell.check()?;
-        self.line.take_pending_error()?;
-        let mut writer = lock(&self.writer);
+        self.ends.hold.doorbell.check()?;
+        self.ends.line.take_pending_error()?;
+        let mut writer = lock(&self.ends.writer);
         let mut sent = 0;
         for (payload, to) in batch {
             let is_well = self.check(payload, *to);
@@ -328,7 +342,7 @@ impl UdpSocket {
         }
         drop(writer);
         if sent > 0 {
-            self.hold.doorbell.notify(&self.line.flags);
+            self.ends.hold.doorbell.notify(&self.ends.line.flags);
         }
         Ok((sent > 0 || batch.is_empty()).then_some(sent))
     }
@@ -336,21 +350,21 @@ impl UdpSocket {
     /// The checks of a datagram before the worker gets it.
     fn check(&self, payload: &[u8], to: SocketAddr) -> Result<(), UdpError> {
         let is_one = to.port() != 0 && !to.ip().is_unspecified();
-        if !is_one || to.is_ipv4() != self.local.is_ipv4() {
+        if !is_one || to.is_ipv4() != self.ends.local.is_ipv4() {
             return Err(UdpError::BadAddress);
         }
-        udp_packet_len(self.hold.doorbell.mtu(to.ip()), to.ip(), payload).map(drop)
+        udp_packet_len(self.ends.hold.doorbell.mtu(to.ip()), to.ip(), payload).map(drop)
     }
 
     fn try_recv(&self, buffer: &mut [u8]) -> io::Result<Option<UdpReceived>> {
         // Read first: datagrams before the end are in the ring then.
-        let is_served = self.hold.doorbell.check();
-        self.line.take_pending_error()?;
-        let mut reader = lock(&self.reader);
+        let is_served = self.ends.hold.doorbell.check();
+        self.ends.line.take_pending_error()?;
+        let mut reader = lock(&self.ends.reader);
         let Some(head) = Head::read(&mut reader, buffer) else {
             return is_served.map(|()| None);
         };
-        self.hold.doorbell.relieve_at_half(&self.line.flags, &mut reader);
+        self.ends.hold.doorbell.relieve_at_half(&self.ends.line.flags, &mut reader);
         Ok(Some(UdpReceived {
             len: head.len.min(buffer.len()),
             payload_len: head.len,
@@ -360,7 +374,7 @@ impl UdpSocket {
     }
 }
 
-impl Drop for UdpSocket {
+impl Drop for SocketEnds {
     fn drop(&mut self) {
         self.line.is_dropped.store(true, Ordering::Release);
         self.hold.doorbell.notify(&self.line.flags);
