@@ -102,13 +102,11 @@ impl IpoibInterface {
         self.out_of_service.changes.pop_front()
     }
 
-    /// A neighbor does not answer any more.
-    pub(super) fn handle_silence(&mut self, ip: IpAddr, gid: Gid) {
+    /// A neighbor does not answer any more. Whether its port is still there, the SA has to say now:
+    /// a path that failed before may be there again.
+    pub(super) fn handle_silence(&mut self, now: Time, ip: IpAddr, gid: Gid) {
         self.out_of_service.silent.insert(ip, gid);
-        let failure = self.paths.get(gid).and_then(|path| path.failure);
-        if failure.is_some_and(|failure| !failure.error.is_passing()) {
-            self.out_of_service.handle_departure(gid);
-        }
+        self.ask_path(now, gid);
     }
 
     /// The SA has reported a port out of service: its neighbors are probed, and those that are

@@ -160,6 +160,8 @@ impl IpoibInterface {
                 // A good path is kept until the SA replies that there is none.
                 if !error.is_passing() {
                     path.record = None;
+                }
+                if matches!(error, SaError::NoRecords | SaError::InvalidGid) {
                     self.out_of_service.handle_departure(gid);
                 }
                 path.failure = Some(Failure { error, failures, until });
@@ -232,7 +234,7 @@ impl IpoibInterface {
         self.paths.iter().map(|(_, path)| path.waiting.len()).sum()
     }
 
-    fn ask_path(&mut self, now: Time, gid: Gid) {
+    pub(super) fn ask_path(&mut self, now: Time, gid: Gid) {
         let query = self.path_query(gid);
         let path = self.paths.all.get_mut(&gid);
         let Some(path) = path.filter(|path| !path.is_asked) else { return };

@@ -182,9 +182,8 @@ impl IpoibInterface {
                 self.bind(now, ip, link);
             }
             NeighborEvent::Lost(ip, link) => {
-                self.refresh_path(now, link.gid);
                 self.unbind(now, ip, &link);
-                self.handle_silence(ip, link.gid);
+                self.handle_silence(now, ip, link.gid);
             }
             NeighborEvent::Unreachable(_, packets) => {
                 packets.iter().for_each(|pending| self.unreachable(now, pending));

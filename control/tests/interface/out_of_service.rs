@@ -3,6 +3,7 @@
 use crate::world::{World, packet, v4};
 use pollux_control::ipoib::NeighborChange;
 use pollux_wire::address::Qpn;
+use pollux_wire::mad::MadStatus;
 use std::time::Duration;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -70,6 +71,34 @@ fn a_neighbor_that_does_not_answer_is_not_gone_while_its_port_is_there() {
     world.weather.lost = 0;
     assert!(world.reaches(0, 1, &packet(v4(1), v4(2), b"hello"), 120 * SECOND));
     assert_eq!(changes(&mut world), [NeighborChange::Moved(v4(2))], "it may have restarted");
+}
+
+/// Only that there is no path, or no such GID, says that the port has left.
+#[test]
+fn a_neighbor_that_does_not_answer_is_not_gone_because_the_administrator_refuses_a_path() {
+    for status in [MadStatus::SA_DENIED, MadStatus::BAD_FIELD, MadStatus(0x0900)] {
+        let mut world = watching();
+        world.path_status = Some(status);
+        world.weather.lost = 1_000_000;
+        for _ in 0..60 {
+            world.send(0, packet(v4(1), v4(2), b"hello?"));
+            world.pass(SECOND);
+        }
+        assert_eq!(changes(&mut world), [], "{status}");
+    }
+}
+
+/// The path was not there while the port was away; at the third probe it is there again.
+#[test]
+fn a_neighbor_that_does_not_answer_is_not_gone_if_its_port_is_back() {
+    let mut world = watching();
+    world.pass(10 * SECOND);
+    set_cable(&mut world, false);
+    world.weather.lost = 1_000_000;
+    world.pass(SECOND);
+    set_cable(&mut world, true);
+    world.pass(60 * SECOND);
+    assert_eq!(changes(&mut world), []);
 }
 
 #[test]

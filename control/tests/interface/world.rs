@@ -18,8 +18,9 @@ use pollux_wire::ip::ipv4::Ipv4Header;
 use pollux_wire::ip::ipv6::Ipv6Header;
 use pollux_wire::ip::{IpProtocol, mgid};
 use pollux_wire::keys::{PKey, QKey};
+use pollux_wire::mad::sa::PathRecord;
 use pollux_wire::mad::smp::{NodeType, PortState};
-use pollux_wire::mad::{MadHeader, Method};
+use pollux_wire::mad::{Attribute, MadHeader, MadStatus, Method};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
@@ -66,6 +67,8 @@ pub struct World {
     pub weather: Weather,
     /// Management datagrams of a million that are lost between interfaces and administrator.
     pub mads_lost: u32,
+    /// The status of all answers to path queries, if not the administrator's own.
+    pub path_status: Option<MadStatus>,
     /// Management datagrams from interfaces to the administrator.
     pub questions: u64,
     /// Reports of the administrator that came to each host.
@@ -166,6 +169,7 @@ impl World {
             now: Time::START,
             weather: Weather::default(),
             mads_lost: 0,
+            path_status: None,
             seen: |_, view| view,
             rng: SeededRng::new(!seed),
             flying: BTreeMap::new(),
@@ -318,11 +322,18 @@ impl World {
     fn mad_arrives(&mut self, at: End, datagram: &Datagram) {
         let Some(nth) = self.hosts.iter().position(|host| host.at == at) else { return };
         let host = &mut self.hosts[nth];
-        let (header, _) = MadHeader::read(&datagram.mad).unwrap();
+        let mut mad = datagram.mad;
+        let (mut header, _) = MadHeader::read(&mad).unwrap();
+        if let Some(status) = self.path_status
+            && header.attribute_id == PathRecord::ID
+        {
+            header.status = status;
+            mad[..MadHeader::LEN].copy_from_slice(&header.emit());
+        }
         self.reports[nth] += u64::from(header.method == Method::REPORT);
         if datagram.dest_qp == Qpn::GSI && !self.rng.happens(self.mads_lost) {
             let peer = MadAddress::gsi(datagram.slid, 0, PKey::DEFAULT);
-            host.interface.handle_mad(self.now, &Envelope { peer, mad: datagram.mad });
+            host.interface.handle_mad(self.now, &Envelope { peer, mad });
         }
     }
 
