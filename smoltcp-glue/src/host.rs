@@ -15,7 +15,7 @@ mod sleep;
 
 use crate::arrivals::Arrivals;
 use crate::hand_off::{HandOff, HandOffCounts, among};
-use crate::stack::{PacketSink, Stack, StackConfig, UdpError, UdpId};
+use crate::stack::{PacketSink, Stack, StackConfig, UdpError, UdpId, has_no_source};
 use pollux_control::ipoib::{self as control, NeighborChange};
 use pollux_dataplane::flow::FlowSteering;
 use pollux_dataplane::headers::PacketHeaders;
@@ -234,7 +234,7 @@ impl Host {
             return Err(UdpError::Full.into());
         }
         let local = self.stack.udp_local(id);
-        let from = match local.is_some_and(|local| local.ip().is_unspecified()) {
+        let from = match local.is_some_and(has_no_source) {
             true => self.source_for(to.ip()).ok(),
             false => None,
         };
@@ -242,8 +242,21 @@ impl Host {
         let mut frame = TxFrame { node: &mut node.worker, overflow, has_overflowed: false };
         self.stack.udp_send_to(now, id, (from, to), payload, &mut frame)?;
         let has_overflowed = frame.has_overflowed;
+        if to.ip().is_multicast() && !self.loop_back(id, to, has_overflowed) {
+            return Ok(());
+        }
         self.dispatch(now, has_overflowed);
         Ok(())
+    }
+
+    /// Copies the datagram to a group that was just written to members here. Returns whether it is
+    /// sent, too.
+    fn loop_back(&mut self, id: UdpId, to: SocketAddr, has_overflowed: bool) -> bool {
+        let has_listeners = self.node.worker.is_destination(to.ip());
+        if self.stack.udp_loops(id, to, has_listeners) {
+            self.looped.push(self.written(has_overflowed).to_vec());
+        }
+        self.stack.udp_options(id).is_ok_and(|options| options.multicast_ttl > 0)
     }
 
     /// The next deadline.

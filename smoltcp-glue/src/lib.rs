@@ -61,7 +61,7 @@
 //! 1. [`node`]: opens a device and an interface; [`interface`]: the inline driver; [`host`]: an
 //!    interface with its sockets, without a clock;
 //! 2. [`udp`], [`tcp`]: sockets with the API of `std::net`; `timeout`: how long their calls wait;
-//!    [`error`]: error types;
+//!    `std_calls`: calls that they share with pinned ones; [`error`]: error types;
 //! 3. `control_thread`: the thread of the protocols; `control_requests`: the requests of sockets to
 //!    it; `clock`: the time of both; `stand_in`: serves the sockets of an absent application;
 //! 4. [`pinned`]: sockets for any thread, and several workers for one interface; `promise`: a value
@@ -86,6 +86,7 @@ mod promise;
 pub mod smoltcp;
 pub mod stack;
 mod stand_in;
+mod std_calls;
 pub mod tcp;
 mod timeout;
 pub mod udp;

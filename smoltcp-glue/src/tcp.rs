@@ -3,6 +3,7 @@
 use crate::error::check_keepalive;
 use crate::interface::{Interface, resolve};
 use crate::stack::{ListenerId, TcpError, TcpId};
+use crate::std_calls::timeout_calls;
 use crate::timeout::{CallTimeout, SocketTimeout};
 use std::cell::Cell;
 use std::io::{self, Read, Write};
@@ -184,33 +185,7 @@ impl TcpStream {
         is_shut || self.ends.interface.with(|inner, _| inner.stack.tcp_is_readable(self.ends.id))
     }
 
-    /// Sets the timeout of `read`; `None` waits indefinitely, and a timeout of 0 is an error.
-    pub fn set_read_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
-        self.ends.read_timeout.set_timeout(timeout)
-    }
-
-    /// Sets the timeout of `write` and `flush`; `None` waits indefinitely, and a timeout of 0 is an
-    /// error.
-    pub fn set_write_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
-        self.ends.write_timeout.set_timeout(timeout)
-    }
-
-    /// The timeout of `read`.
-    pub fn read_timeout(&self) -> io::Result<Option<Duration>> {
-        Ok(self.ends.read_timeout.timeout())
-    }
-
-    /// The timeout of `write` and `flush`.
-    pub fn write_timeout(&self) -> io::Result<Option<Duration>> {
-        Ok(self.ends.write_timeout.timeout())
-    }
-
-    /// In non-blocking mode `read` and `write` return `WouldBlock` instead of waiting.
-    pub fn set_nonblocking(&self, is_nonblocking: bool) -> io::Result<()> {
-        self.ends.read_timeout.set_nonblocking(is_nonblocking);
-        self.ends.write_timeout.set_nonblocking(is_nonblocking);
-        Ok(())
-    }
+    timeout_calls!("`read`", "`write` and `flush`");
 
     /// Copies received bytes, which stay to be read; waits as `read` does.
     pub fn peek(&self, buffer: &mut [u8]) -> io::Result<usize> {

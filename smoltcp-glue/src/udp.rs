@@ -2,7 +2,8 @@
 
 use crate::host::Host;
 use crate::interface::{Interface, resolve};
-use crate::stack::{UdpError, UdpId, UdpReceived};
+use crate::stack::{UdpError, UdpId, UdpOptions, UdpReceived};
+use crate::std_calls::{timeout_calls, udp_calls};
 use crate::timeout::SocketTimeout;
 use pollux_verbs::time::Time;
 use std::io;
@@ -34,14 +35,25 @@ pub struct UdpSlot<'a> {
 
 impl Interface {
     /// Binds a UDP socket to an address of the interface, or to all by `0.0.0.0` or `::`. Port 0
-    /// picks a free port.
+    /// picks a free port. A socket bound to a multicast group gets nothing else, once it joins it.
     pub fn udp_bind(&self, local: impl ToSocketAddrs) -> io::Result<UdpSocket> {
         let local = resolve(local)?;
-        let id = self.with(|host, _| host.stack.udp_bind(local))?;
+        Ok(self.udp_socket(self.with(|host, _| host.stack.udp_bind(local))?))
+    }
+
+    /// As [`Interface::udp_bind`], to an address and port that others share which were bound by
+    /// this call, too (`SO_REUSEADDR`). All that join a group get its datagrams; any other
+    /// datagram goes to the last socket.
+    pub fn udp_bind_shared(&self, local: impl ToSocketAddrs) -> io::Result<UdpSocket> {
+        let local = resolve(local)?;
+        Ok(self.udp_socket(self.with(|host, _| host.stack.udp_bind_shared(local))?))
+    }
+
+    fn udp_socket(&self, id: UdpId) -> UdpSocket {
         let interface = self.clone();
         let (read_timeout, write_timeout) = (SocketTimeout::new(), SocketTimeout::new());
         let ends = SocketEnds { interface, id, read_timeout, write_timeout };
-        Ok(UdpSocket { ends: Rc::new(ends) })
+        UdpSocket { ends: Rc::new(ends) }
     }
 }
 
@@ -69,33 +81,7 @@ impl UdpSocket {
         Ok(self.ends.interface.with(|inner, _| inner.stack.udp_connect(self.ends.id, peer))?)
     }
 
-    /// Sets the timeout of receive calls; `None` waits indefinitely, and a timeout of 0 is an
-    /// error.
-    pub fn set_read_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
-        self.ends.read_timeout.set_timeout(timeout)
-    }
-
-    /// Sets the timeout of send calls; `None` waits indefinitely, and a timeout of 0 is an error.
-    pub fn set_write_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
-        self.ends.write_timeout.set_timeout(timeout)
-    }
-
-    /// The timeout of receive calls.
-    pub fn read_timeout(&self) -> io::Result<Option<Duration>> {
-        Ok(self.ends.read_timeout.timeout())
-    }
-
-    /// The timeout of send calls.
-    pub fn write_timeout(&self) -> io::Result<Option<Duration>> {
-        Ok(self.ends.write_timeout.timeout())
-    }
-
-    /// In non-blocking mode receive and send calls return `WouldBlock` instead of waiting.
-    pub fn set_nonblocking(&self, is_nonblocking: bool) -> io::Result<()> {
-        self.ends.read_timeout.set_nonblocking(is_nonblocking);
-        self.ends.write_timeout.set_nonblocking(is_nonblocking);
-        Ok(())
-    }
+    timeout_calls!("receive calls", "send calls");
 
     /// Sends a datagram; returns its bytes. It waits for queue space until the write timeout.
     pub fn send_to(&self, payload: &[u8], to: impl ToSocketAddrs) -> io::Result<usize> {
@@ -138,6 +124,19 @@ impl UdpSocket {
         Ok((received.len, received.from))
     }
 
+    /// As [`UdpSocket::recv_from`]; the datagram stays to be received.
+    pub fn peek_from(&self, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
+        let received = self.ends.interface.wait(self.ends.read_timeout.get(), |inner, _| {
+            Ok(inner.stack.udp_peek(self.ends.id, buffer)?)
+        })?;
+        Ok((received.len, received.from))
+    }
+
+    /// As [`UdpSocket::recv`]; the datagram stays to be received.
+    pub fn peek(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        Ok(self.peek_from(buffer)?.0)
+    }
+
     /// Receives a datagram; returns the number of bytes in the buffer.
     pub fn recv(&self, buffer: &mut [u8]) -> io::Result<usize> {
         Ok(self.recv_from(buffer)?.0)
@@ -172,6 +171,30 @@ impl UdpSocket {
     pub fn join(&self, group: IpAddr) -> io::Result<()> {
         let is_first =
             self.ends.interface.with(|inner, _| inner.stack.udp_join(self.ends.id, group))?;
+        self.join_on_link(group, is_first)
+    }
+
+    /// Leaves a multicast group.
+    pub fn leave(&self, group: IpAddr) {
+        self.ends.interface.with(|inner, now| inner.udp_leave(now, self.ends.id, group));
+    }
+
+    /// Joins a multicast group for the datagrams of one source (RFC 4607); call it again for more.
+    /// Others are dropped here, but not by routers.
+    pub fn join_source(&self, group: IpAddr, source: IpAddr) -> io::Result<()> {
+        let id = self.ends.id;
+        let is_first =
+            self.ends.interface.with(|inner, _| inner.stack.udp_join_source(id, group, source))?;
+        self.join_on_link(group, is_first)
+    }
+
+    /// Leaves what [`UdpSocket::join_source`] joined.
+    pub fn leave_source(&self, group: IpAddr, source: IpAddr) -> io::Result<()> {
+        let id = self.ends.id;
+        self.ends.interface.with(|inner, now| inner.udp_leave_source(now, id, group, source))
+    }
+
+    fn join_on_link(&self, group: IpAddr, is_first: bool) -> io::Result<()> {
         if !is_first {
             return Ok(());
         }
@@ -180,44 +203,20 @@ impl UdpSocket {
         })
     }
 
-    /// Leaves a multicast group.
-    pub fn leave(&self, group: IpAddr) {
-        self.ends.interface.with(|inner, now| inner.udp_leave(now, self.ends.id, group));
+    fn owns(&self, ip: IpAddr) -> io::Result<bool> {
+        Ok(self.ends.interface.with(|inner, _| inner.owns(ip)))
     }
 
-    /// As [`UdpSocket::join`], as `std::net` has it. The address that selects an interface there
-    /// has to be unspecified, or one of this interface.
-    pub fn join_multicast_v4(&self, group: &Ipv4Addr, interface: &Ipv4Addr) -> io::Result<()> {
-        self.check_interface(*interface)?;
-        self.join((*group).into())
+    fn options(&self) -> io::Result<UdpOptions> {
+        Ok(self.ends.interface.with(|inner, _| inner.stack.udp_options(self.ends.id))?)
     }
 
-    /// As [`UdpSocket::join`], as `std::net` has it. The index that selects an interface there does
-    /// not count.
-    pub fn join_multicast_v6(&self, group: &Ipv6Addr, _interface: u32) -> io::Result<()> {
-        self.join((*group).into())
+    fn set_options(&self, change: impl FnOnce(&mut UdpOptions)) -> io::Result<()> {
+        let id = self.ends.id;
+        Ok(self.ends.interface.with(|inner, _| inner.stack.udp_set_options(id, change))?)
     }
 
-    /// As [`UdpSocket::leave`], as `std::net` has it.
-    pub fn leave_multicast_v4(&self, group: &Ipv4Addr, interface: &Ipv4Addr) -> io::Result<()> {
-        self.check_interface(*interface)?;
-        self.leave((*group).into());
-        Ok(())
-    }
-
-    /// As [`UdpSocket::leave`], as `std::net` has it.
-    pub fn leave_multicast_v6(&self, group: &Ipv6Addr, _interface: u32) -> io::Result<()> {
-        self.leave((*group).into());
-        Ok(())
-    }
-
-    fn check_interface(&self, address: Ipv4Addr) -> io::Result<()> {
-        let is_ours = self.ends.interface.with(|inner, _| inner.owns(address.into()));
-        match address.is_unspecified() || is_ours {
-            true => Ok(()),
-            false => Err(io::ErrorKind::AddrNotAvailable.into()),
-        }
-    }
+    udp_calls!();
 }
 
 impl Drop for SocketEnds {
@@ -231,6 +230,19 @@ impl Host {
         if self.stack.udp_leave(id, group) {
             self.leave_group(now, group);
         }
+    }
+
+    pub(crate) fn udp_leave_source(
+        &mut self,
+        now: Time,
+        id: UdpId,
+        group: IpAddr,
+        source: IpAddr,
+    ) -> io::Result<()> {
+        if self.stack.udp_leave_source(id, group, source)? {
+            self.leave_group(now, group);
+        }
+        Ok(())
     }
 
     /// Closes the socket and leaves its groups.

@@ -4,6 +4,7 @@
 use pollux::{Node, Setup, pinned};
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 /// Long enough for any answer; it only ends a hang.
@@ -23,6 +24,29 @@ fn kind<T>(result: io::Result<T>) -> ErrorKind {
 fn is_timeout(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::TimedOut | ErrorKind::WouldBlock)
 }
+
+/// Sends to a group until a member hears it, and has heard all: a worker may hear of the join later
+/// than its caller.
+macro_rules! until_heard {
+    ($member:expr, $sender:expr, $to:expr, $buffer:expr) => {
+        let number = |bytes: &[u8]| u32::from_be_bytes(*bytes.first_chunk().unwrap());
+        $member.set_read_timeout(Some(SHORT)).unwrap();
+        loop {
+            let sent = SENT.fetch_add(1, Ordering::Relaxed);
+            $sender.send_to(&sent.to_be_bytes(), $to).unwrap();
+            if $member.recv($buffer).is_ok() {
+                $member.set_read_timeout(Some(LIMIT)).unwrap();
+                while number($buffer) != sent {
+                    $member.recv($buffer).unwrap();
+                }
+                break;
+            }
+        }
+    };
+}
+
+/// Datagrams that were sent to groups.
+static SENT: AtomicU32 = AtomicU32::new(0);
 
 /// The tests, with the sockets that `$open` gives for an address of the host: functions that
 /// listen, connect, and bind.
@@ -119,6 +143,8 @@ macro_rules! behaves_as_std {
                 assert!(one.send(b"to whom?").is_err());
                 assert_eq!(one.send_to(b"a datagram", to).unwrap(), 10);
                 let mut buffer = [0; 16];
+                assert_eq!(other.peek_from(&mut buffer).unwrap(), (10, from));
+                assert_eq!(other.peek(&mut buffer[..1]).unwrap(), 1);
                 assert_eq!(other.recv_from(&mut buffer[..4]).unwrap(), (4, from));
                 assert_eq!(&buffer[..4], b"a da");
                 other.connect(from).unwrap();
@@ -138,6 +164,41 @@ macro_rules! behaves_as_std {
                 let no_group = one.join_multicast_v4(&Ipv4Addr::LOCALHOST, &Ipv4Addr::UNSPECIFIED);
                 assert_eq!(kind(no_group), ErrorKind::InvalidInput);
             }
+
+            #[test]
+            fn options_of_datagram_sockets_have_the_defaults_and_limits_of_std() {
+                let (.., bind) = $open;
+                let socket = bind(any_port()).unwrap();
+                assert_eq!((socket.ttl().unwrap(), socket.multicast_ttl_v4().unwrap()), (64, 1));
+                assert_eq!(kind(socket.set_ttl(0)), ErrorKind::InvalidInput);
+                assert_eq!(kind(socket.set_ttl(256)), ErrorKind::InvalidInput);
+                assert_eq!(kind(socket.set_multicast_ttl_v4(256)), ErrorKind::InvalidInput);
+                socket.set_ttl(255).unwrap();
+                socket.set_multicast_ttl_v4(0).unwrap();
+                assert_eq!((socket.ttl().unwrap(), socket.multicast_ttl_v4().unwrap()), (255, 0));
+                assert!(socket.multicast_loop_v4().unwrap() && !socket.broadcast().unwrap());
+                socket.set_multicast_loop_v4(false).unwrap();
+                socket.set_broadcast(true).unwrap();
+                assert!(!socket.multicast_loop_v4().unwrap() && socket.broadcast().unwrap());
+            }
+
+            #[test]
+            fn members_of_the_own_host_hear_a_sender() {
+                let (.., bind) = $open;
+                let group = Ipv4Addr::new(239, 1, 2, 3);
+                let member = bind((Ipv4Addr::UNSPECIFIED, 0).into()).unwrap();
+                let port = member.local_addr().unwrap().port();
+                let own = Ipv4Addr::from($ip);
+                member.join_multicast_v4(&group, &own).unwrap();
+                let sender = bind(any_port()).unwrap();
+                let mut buffer = [0; 16];
+                until_heard!(member, sender, (group, port), &mut buffer);
+                member.leave_multicast_v4(&group, &own).unwrap();
+                sender.send_to(b"to nobody", (group, port)).unwrap();
+                sender.send_to(b"to you", (own, port)).unwrap();
+                assert_eq!(member.recv_from(&mut buffer).unwrap().0, 6);
+                assert_eq!(&buffer[..6], b"to you");
+            }
         }
     };
 }
@@ -151,6 +212,51 @@ behaves_as_std!(kernel, Ipv4Addr::LOCALHOST, {
     )
 });
 
+/// What the kernel's loopback device has not, or `std::net` not.
+macro_rules! has_groups {
+    ($name:ident, $interface:expr) => {
+        #[test]
+        fn $name() {
+            let ib0 = $interface;
+            let group = Ipv4Addr::new(239, 1, 2, 3);
+            let members: [_; 2] = std::array::from_fn(|_| {
+                let member = ib0.udp_bind_shared("0.0.0.0:5000").unwrap();
+                member.join(group.into()).unwrap();
+                member.set_read_timeout(Some(LIMIT)).unwrap();
+                member
+            });
+            let picky = ib0.udp_bind_shared("239.1.2.3:5000").unwrap();
+            picky.join_source(group.into(), [10, 0, 0, 9].into()).unwrap();
+            assert!(picky.join_source(group.into(), [239, 0, 0, 9].into()).is_err());
+            let sender = ib0.udp_bind("10.0.0.1:0").unwrap();
+            let mut buffer = [0; 16];
+            for member in &members {
+                until_heard!(member, sender, (group, 5000), &mut buffer);
+            }
+            picky.set_nonblocking(true).unwrap();
+            assert_eq!(kind(picky.recv(&mut buffer)), ErrorKind::WouldBlock);
+            picky.leave_source(group.into(), [10, 0, 0, 9].into()).unwrap();
+            assert!(picky.leave_source(group.into(), [10, 0, 0, 9].into()).is_err());
+            drop((members, picky));
+            let member = ib0.udp_bind("0.0.0.0:5000").unwrap();
+            member.join(group.into()).unwrap();
+            until_heard!(member, sender, (group, 5000), &mut buffer);
+            sender.set_multicast_loop_v4(false).unwrap();
+            sender.send_to(b"to others", (group, 5000)).unwrap();
+            sender.send_to(b"to you", "10.0.0.1:5000").unwrap();
+            assert_eq!(member.recv_from(&mut buffer).unwrap().0, 6);
+            assert_eq!(&buffer[..6], b"to you");
+        }
+    };
+}
+
+fn pinned_interface() -> pinned::Interface {
+    setup().up_pinned(pinned::Config { workers: 2, ..Default::default() }).unwrap()
+}
+
+has_groups!(inline_sockets_share_groups_and_turn_loops_off, setup().up().unwrap());
+has_groups!(pinned_sockets_share_groups_and_turn_loops_off, pinned_interface());
+
 behaves_as_std!(inline, [10, 0, 0, 1], {
     let ib0 = setup().up().unwrap();
     let (ib1, ib2) = (ib0.clone(), ib0.clone());
@@ -162,7 +268,7 @@ behaves_as_std!(inline, [10, 0, 0, 1], {
 });
 
 behaves_as_std!(pinned_sockets, [10, 0, 0, 1], {
-    let ib0 = setup().up_pinned(pinned::Config { workers: 2, ..Default::default() }).unwrap();
+    let ib0 = pinned_interface();
     let (ib1, ib2) = (ib0.clone(), ib0.clone());
     (
         move |at: SocketAddr| ib0.tcp_listen(at, 4),

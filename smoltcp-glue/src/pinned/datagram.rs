@@ -3,6 +3,7 @@
 //! It never leaves the process. The layout: 16 bytes of an address, its family, its port; the local
 //! address in the same form without a port; the length.
 
+use crate::stack::UdpReceived;
 use pollux_mem::byte_ring::{Reader, Writer};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
@@ -55,14 +56,26 @@ impl Head {
         ring.peek(0, &mut bytes).then(|| Self::from_bytes(&bytes))
     }
 
-    /// Takes the next datagram: as much of its payload as fits the buffer.
-    pub(super) fn read(ring: &mut Reader, buffer: &mut [u8]) -> Option<Self> {
+    /// Copies the next datagram: as much of its payload as fits the buffer.
+    pub(super) fn copy(ring: &mut Reader, buffer: &mut [u8]) -> Option<Self> {
         let head = Self::peek(ring)?;
         let len = head.len.min(buffer.len());
         let is_there = ring.peek(HEAD_BYTES, &mut buffer[..len]);
         debug_assert!(is_there, "a datagram is written at once");
+        Some(head)
+    }
+
+    /// Takes the next datagram, as [`Self::copy`] does.
+    pub(super) fn read(ring: &mut Reader, buffer: &mut [u8]) -> Option<Self> {
+        let head = Self::copy(ring, buffer)?;
         ring.skip(HEAD_BYTES + head.len);
         Some(head)
+    }
+
+    /// What a receiver with a buffer of so many bytes hears.
+    pub(super) fn received(self, buffer_len: usize) -> UdpReceived {
+        let (len, payload_len) = (self.len.min(buffer_len), self.len);
+        UdpReceived { len, payload_len, from: self.peer, to: self.to }
     }
 }
 

@@ -323,13 +323,24 @@ impl Interface {
     }
 
     /// A UDP socket at an address of the interface, or at `0.0.0.0` or `::` for all; port 0 is any.
+    /// A socket bound to a multicast group gets nothing else, once it joins it.
     pub fn udp_bind(&self, local: impl ToSocketAddrs) -> io::Result<UdpSocket> {
-        let local = resolve(local)?;
+        self.udp_bind_as(resolve(local)?, false)
+    }
+
+    /// As [`Interface::udp_bind`], to an address and port that others share which were bound by
+    /// this call, too (`SO_REUSEADDR`). All that join a group get its datagrams; any other
+    /// datagram goes to the last socket.
+    pub fn udp_bind_shared(&self, local: impl ToSocketAddrs) -> io::Result<UdpSocket> {
+        self.udp_bind_as(resolve(local)?, true)
+    }
+
+    fn udp_bind_as(&self, local: SocketAddr, shares: bool) -> io::Result<UdpSocket> {
         let doorbell = match local.port() {
             0 => self.alive.next_worker(),
             port => &self.alive.doorbells[usize::from(self.alive.steering.port(port))],
         };
-        ask(doorbell, move |worker, _| worker.udp_bind(local))
+        ask(doorbell, move |worker, _| worker.udp_bind(local, shares))
     }
 
     /// Listens for TCP connections; port 0 picks a free port. At most `backlog` connections wait to

@@ -9,6 +9,7 @@ use super::waiters::TaskSlot;
 use super::{Hold, lock};
 use crate::error::check_keepalive;
 use crate::stack::TcpError;
+use crate::std_calls::timeout_calls;
 use crate::timeout::{CallTimeout, SocketTimeout};
 use pollux_mem::byte_ring;
 use std::io::{self, Read, Write};
@@ -104,33 +105,7 @@ impl TcpStream {
         has_ended || is_shut || !lock(&self.ends.reader).is_empty()
     }
 
-    /// Sets the timeout of `read`; `None` waits indefinitely, and a timeout of 0 is an error.
-    pub fn set_read_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
-        self.ends.read_timeout.set_timeout(timeout)
-    }
-
-    /// Sets the timeout of `write` and `flush`; `None` waits indefinitely, and a timeout of 0 is an
-    /// error.
-    pub fn set_write_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
-        self.ends.write_timeout.set_timeout(timeout)
-    }
-
-    /// The timeout of `read`.
-    pub fn read_timeout(&self) -> io::Result<Option<Duration>> {
-        Ok(self.ends.read_timeout.timeout())
-    }
-
-    /// The timeout of `write` and `flush`.
-    pub fn write_timeout(&self) -> io::Result<Option<Duration>> {
-        Ok(self.ends.write_timeout.timeout())
-    }
-
-    /// In non-blocking mode `read` and `write` return `WouldBlock` instead of waiting.
-    pub fn set_nonblocking(&self, is_nonblocking: bool) -> io::Result<()> {
-        self.ends.read_timeout.set_nonblocking(is_nonblocking);
-        self.ends.write_timeout.set_nonblocking(is_nonblocking);
-        Ok(())
-    }
+    timeout_calls!("`read`", "`write` and `flush`");
 
     /// Copies received bytes, which stay to be read; waits as `read` does.
     pub fn peek(&self, buffer: &mut [u8]) -> io::Result<usize> {

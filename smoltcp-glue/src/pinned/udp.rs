@@ -10,7 +10,8 @@ use super::request::ask;
 use super::waiters::Waiters;
 use super::{Hold, lock};
 use crate::interface::resolve;
-use crate::stack::{UdpError, UdpId, UdpReceived, udp_packet_len};
+use crate::stack::{UdpError, UdpId, UdpOptions, UdpReceived, udp_packet_len};
+use crate::std_calls::{timeout_calls, udp_calls};
 use crate::timeout::SocketTimeout;
 use crate::udp::UdpSlot;
 use pollux_mem::byte_ring;
@@ -130,33 +131,7 @@ impl UdpSocket {
         Ok(())
     }
 
-    /// Sets the timeout of receive calls; `None` waits indefinitely, and a timeout of 0 is an
-    /// error.
-    pub fn set_read_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
-        self.ends.read_timeout.set_timeout(timeout)
-    }
-
-    /// Sets the timeout of send calls; `None` waits indefinitely, and a timeout of 0 is an error.
-    pub fn set_write_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
-        self.ends.write_timeout.set_timeout(timeout)
-    }
-
-    /// The timeout of receive calls.
-    pub fn read_timeout(&self) -> io::Result<Option<Duration>> {
-        Ok(self.ends.read_timeout.timeout())
-    }
-
-    /// The timeout of send calls.
-    pub fn write_timeout(&self) -> io::Result<Option<Duration>> {
-        Ok(self.ends.write_timeout.timeout())
-    }
-
-    /// In non-blocking mode receive and send calls return `WouldBlock` instead of waiting.
-    pub fn set_nonblocking(&self, is_nonblocking: bool) -> io::Result<()> {
-        self.ends.read_timeout.set_nonblocking(is_nonblocking);
-        self.ends.write_timeout.set_nonblocking(is_nonblocking);
-        Ok(())
-    }
+    timeout_calls!("receive calls", "send calls");
 
     /// Sends a datagram; returns its bytes. It waits for queue space until the write timeout.
     pub fn send_to(&self, payload: &[u8], to: impl ToSocketAddrs) -> io::Result<usize> {
@@ -186,6 +161,18 @@ impl UdpSocket {
         let received =
             self.ends.line.readers.wait(self.ends.read_timeout.get(), || self.try_recv(buffer))?;
         Ok((received.len, received.from))
+    }
+
+    /// As [`UdpSocket::recv_from`]; the datagram stays to be received.
+    pub fn peek_from(&self, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
+        let received =
+            self.ends.line.readers.wait(self.ends.read_timeout.get(), || self.try_peek(buffer))?;
+        Ok((received.len, received.from))
+    }
+
+    /// As [`UdpSocket::recv`]; the datagram stays to be received.
+    pub fn peek(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        Ok(self.peek_from(buffer)?.0)
     }
 
     /// Receives a datagram; returns the number of bytes in the buffer.
@@ -223,14 +210,12 @@ impl UdpSocket {
 
     /// Joins a multicast group.
     pub fn join(&self, group: IpAddr) -> io::Result<()> {
-        let (id, doorbell) = (self.ends.id, &self.ends.hold.doorbell);
+        let id = self.ends.id;
         let _one_at_a_time = lock(&self.ends.joins);
-        if !ask(doorbell, move |worker, _| Ok(worker.inner.stack.udp_join(id, group)?))? {
-            return Ok(());
-        }
-        self.ends.hold.control().join_group(group).inspect_err(|_| {
-            let _ = ask(doorbell, move |worker, _| Ok(worker.inner.stack.udp_leave(id, group)));
-        })
+        let is_first = ask(&self.ends.hold.doorbell, move |worker, _| {
+            Ok(worker.inner.stack.udp_join(id, group)?)
+        })?;
+        self.join_on_link(group, is_first)
     }
 
     /// Leaves a multicast group.
@@ -245,40 +230,55 @@ impl UdpSocket {
         });
     }
 
-    /// As [`UdpSocket::join`], as `std::net` has it. The address that selects an interface there
-    /// has to be unspecified, or one of this interface.
-    pub fn join_multicast_v4(&self, group: &Ipv4Addr, interface: &Ipv4Addr) -> io::Result<()> {
-        self.check_interface(*interface)?;
-        self.join((*group).into())
+    /// Joins a multicast group for the datagrams of one source (RFC 4607); call it again for more.
+    /// Others are dropped here, but not by routers.
+    pub fn join_source(&self, group: IpAddr, source: IpAddr) -> io::Result<()> {
+        let id = self.ends.id;
+        let _one_at_a_time = lock(&self.ends.joins);
+        let is_first = ask(&self.ends.hold.doorbell, move |worker, _| {
+            Ok(worker.inner.stack.udp_join_source(id, group, source)?)
+        })?;
+        self.join_on_link(group, is_first)
     }
 
-    /// As [`UdpSocket::join`], as `std::net` has it. The index that selects an interface there does
-    /// not count.
-    pub fn join_multicast_v6(&self, group: &Ipv6Addr, _interface: u32) -> io::Result<()> {
-        self.join((*group).into())
+    /// Leaves what [`UdpSocket::join_source`] joined.
+    pub fn leave_source(&self, group: IpAddr, source: IpAddr) -> io::Result<()> {
+        let id = self.ends.id;
+        let _one_at_a_time = lock(&self.ends.joins);
+        ask(&self.ends.hold.doorbell, move |worker, now| {
+            worker.inner.udp_leave_source(now, id, group, source)?;
+            worker.hand_to_control();
+            Ok(())
+        })
     }
 
-    /// As [`UdpSocket::leave`], as `std::net` has it.
-    pub fn leave_multicast_v4(&self, group: &Ipv4Addr, interface: &Ipv4Addr) -> io::Result<()> {
-        self.check_interface(*interface)?;
-        self.leave((*group).into());
-        Ok(())
-    }
-
-    /// As [`UdpSocket::leave`], as `std::net` has it.
-    pub fn leave_multicast_v6(&self, group: &Ipv6Addr, _interface: u32) -> io::Result<()> {
-        self.leave((*group).into());
-        Ok(())
-    }
-
-    fn check_interface(&self, address: Ipv4Addr) -> io::Result<()> {
-        let is_ours =
-            ask(&self.ends.hold.doorbell, move |worker, _| Ok(worker.inner.owns(address.into())))?;
-        match address.is_unspecified() || is_ours {
-            true => Ok(()),
-            false => Err(io::ErrorKind::AddrNotAvailable.into()),
+    fn join_on_link(&self, group: IpAddr, is_first: bool) -> io::Result<()> {
+        let (id, doorbell) = (self.ends.id, &self.ends.hold.doorbell);
+        if !is_first {
+            return Ok(());
         }
+        self.ends.hold.control().join_group(group).inspect_err(|_| {
+            let _ = ask(doorbell, move |worker, _| Ok(worker.inner.stack.udp_leave(id, group)));
+        })
     }
+
+    fn owns(&self, ip: IpAddr) -> io::Result<bool> {
+        ask(&self.ends.hold.doorbell, move |worker, _| Ok(worker.inner.owns(ip)))
+    }
+
+    fn options(&self) -> io::Result<UdpOptions> {
+        let id = self.ends.id;
+        ask(&self.ends.hold.doorbell, move |worker, _| Ok(worker.inner.stack.udp_options(id)?))
+    }
+
+    fn set_options(&self, change: impl FnOnce(&mut UdpOptions) + Send + 'static) -> io::Result<()> {
+        let id = self.ends.id;
+        ask(&self.ends.hold.doorbell, move |worker, _| {
+            Ok(worker.inner.stack.udp_set_options(id, change)?)
+        })
+    }
+
+    udp_calls!();
 }
 
 /// Calls for tasks; the calls above wait by the same.
@@ -365,12 +365,16 @@ impl UdpSocket {
             return is_served.map(|()| None);
         };
         self.ends.hold.doorbell.relieve_at_half(&self.ends.line.flags, &mut reader);
-        Ok(Some(UdpReceived {
-            len: head.len.min(buffer.len()),
-            payload_len: head.len,
-            from: head.peer,
-            to: head.to,
-        }))
+        Ok(Some(head.received(buffer.len())))
+    }
+
+    fn try_peek(&self, buffer: &mut [u8]) -> io::Result<Option<UdpReceived>> {
+        let is_served = self.ends.hold.doorbell.check();
+        self.ends.line.take_pending_error()?;
+        match Head::copy(&mut lock(&self.ends.reader), buffer) {
+            Some(head) => Ok(Some(head.received(buffer.len()))),
+            None => is_served.map(|()| None),
+        }
     }
 }
 

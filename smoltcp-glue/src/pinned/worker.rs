@@ -259,9 +259,12 @@ impl<'a> Worker<'a> {
 }
 
 impl Worker<'_> {
-    pub(super) fn udp_bind(&mut self, local: SocketAddr) -> io::Result<UdpSocket> {
+    pub(super) fn udp_bind(&mut self, local: SocketAddr, shares: bool) -> io::Result<UdpSocket> {
         let (hold, slot) = self.reserve_socket()?;
-        let id = self.inner.stack.udp_bind(local)?;
+        let id = match shares {
+            true => self.inner.stack.udp_bind_shared(local)?,
+            false => self.inner.stack.udp_bind(local)?,
+        };
         let local = self.inner.stack.udp_local(id).unwrap_or(local);
         let Some((end, ends)) = UdpEnd::new((id, slot), self.config.udp_ring_bytes) else {
             self.inner.stack.udp_close(id);

@@ -30,8 +30,8 @@ pub use config::{KEEPALIVE_MIN, StackConfig, StackCounts, TcpConfig};
 pub use outbox::PacketSink;
 pub use shard::FlowShard;
 pub use tcp::{ListenerId, TcpError, TcpId};
-pub(crate) use udp::packet_len as udp_packet_len;
-pub use udp::{UdpError, UdpId, UdpReceived};
+pub use udp::{UdpError, UdpId, UdpOptions, UdpReceived};
+pub(crate) use udp::{has_no_source, packet_len as udp_packet_len};
 
 use icmp::IcmpError;
 use lookup::Lookup;
@@ -170,12 +170,14 @@ impl Stack {
         &self.counts
     }
 
-    /// Whether a packet is UDP or TCP to a local unicast address, and no fragment: for
-    /// [`Stack::handle`] without further filters of the caller.
+    /// Whether a packet is UDP or TCP to a local unicast address, or UDP to a group, and no
+    /// fragment: for [`Stack::handle`] without further filters of the caller.
     #[inline]
     pub fn wants(&self, headers: &PacketHeaders, bytes: &[u8]) -> bool {
         let to = headers.destination(bytes).filter(|_| headers.is_plain_transport());
-        to.is_some_and(|to| self.addresses.contains(&to))
+        to.is_some_and(|to| {
+            self.addresses.contains(&to) || to.is_multicast() && headers.protocol == IpProtocol::UDP
+        })
     }
 
     /// Handles a received packet for a local address or group.

@@ -8,7 +8,8 @@ use pollux_wire::ip::ipv4::Ipv4Header;
 use pollux_wire::ip::ipv6::Ipv6Header;
 use std::net::{IpAddr, SocketAddr};
 
-const HOP_LIMIT: u8 = 64;
+/// The default of packets to one host (RFC 1340).
+pub(super) const HOP_LIMIT: u8 = 64;
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct IpPacket<'a> {
@@ -74,6 +75,7 @@ pub(super) const fn header_len(to: IpAddr) -> usize {
 pub(super) fn write_header(
     protocol: IpProtocol,
     (source, destination): (IpAddr, IpAddr),
+    hop_limit: u8,
     len: usize,
     buffer: &mut [u8],
 ) -> Option<(&mut [u8], PseudoHeader)> {
@@ -81,7 +83,7 @@ pub(super) fn write_header(
         (IpAddr::V4(source), IpAddr::V4(destination)) => {
             let header = Ipv4Header {
                 dont_fragment: true,
-                ttl: HOP_LIMIT,
+                ttl: hop_limit,
                 protocol,
                 source,
                 destination,
@@ -92,7 +94,7 @@ pub(super) fn write_header(
         (IpAddr::V6(source), IpAddr::V6(destination)) => {
             let header = Ipv6Header {
                 next_header: protocol,
-                hop_limit: HOP_LIMIT,
+                hop_limit,
                 source,
                 destination,
                 ..Ipv6Header::default()

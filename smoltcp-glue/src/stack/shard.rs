@@ -66,15 +66,19 @@ impl Stack {
         locals.find(|local| self.tcp.has_no_listener(*local)).ok_or(BindError::Full)
     }
 
-    pub(super) fn udp_bind_in_shard(&mut self, mut local: SocketAddr) -> Result<UdpId, BindError> {
+    pub(super) fn udp_bind_in_shard(
+        &mut self,
+        mut local: SocketAddr,
+        shares: bool,
+    ) -> Result<UdpId, BindError> {
         for port in ephemeral_ports(&mut self.rng) {
             local.set_port(port);
             if !self.shard.has_port(port) {
                 continue;
             }
-            match self.udp.bind(local) {
-                Err(BindError::InUse) => {}
-                bound => return bound,
+            // A port that others share is not free.
+            if self.udp.is_free(local) {
+                return self.udp.bind(local, shares);
             }
         }
         Err(BindError::Full)

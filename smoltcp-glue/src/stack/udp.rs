@@ -1,9 +1,15 @@
 //! UDP (RFC 768, RFC 8200 8.1): sockets by address and port, and a queue of datagrams for each.
 //!
 //! A socket is bound to a local address and a port, or to a port at all addresses of a family. No
-//! two sockets have the same pair, so a datagram finds its socket by two lookups at most. A
-//! datagram to a group goes to every socket of that port that joined the group, unless it is
-//! connected to another peer.
+//! two sockets have the same pair unless all of them share it, so a datagram finds its socket by
+//! two lookups at most: of sockets that share, the last one gets it, as with Linux. A datagram to a
+//! group goes to every socket of that port that joined the group, unless it is connected to another
+//! peer.
+
+mod groups;
+mod options;
+
+pub use options::UdpOptions;
 
 use super::lookup::find_bound;
 use super::outbox::PacketSink;
@@ -11,11 +17,12 @@ use super::packet::{IpPacket, header_len, write_header};
 use super::recent::Recent;
 use super::slab::{Key, Slab};
 use super::{BindError, Events, Lookup, SocketId, Stack, StackCounts, plain};
+use groups::GroupSources;
 use pollux_verbs::time::Time;
 use pollux_wire::ip::IpProtocol;
 use pollux_wire::ip::ipv6::Ipv6Header;
 use pollux_wire::ip::udp::{UdpDatagram, UdpHeader, fill_checksum};
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 
 /// Identifies a UDP socket of a stack; stale after the socket is closed.
@@ -30,7 +37,8 @@ const SPARE_MAX: usize = 256;
 pub struct UdpState {
     local: SocketAddr,
     peer: Option<SocketAddr>,
-    groups: BTreeSet<IpAddr>,
+    options: UdpOptions,
+    groups: BTreeMap<IpAddr, GroupSources>,
     received: VecDeque<Datagram>,
     /// Bytes in the queue, with overhead.
     bytes: usize,
@@ -42,6 +50,16 @@ struct Datagram {
     from: Option<SocketAddr>,
     to: Option<IpAddr>,
     payload: Vec<u8>,
+}
+
+impl Datagram {
+    fn copy_to(&self, buffer: &mut [u8]) -> Option<UdpReceived> {
+        let payload_len = self.payload.len();
+        let len = payload_len.min(buffer.len());
+        buffer[..len].copy_from_slice(&self.payload[..len]);
+        let (from, to) = self.from.zip(self.to)?;
+        Some(UdpReceived { len, payload_len, from, to })
+    }
 }
 
 /// A datagram that [`super::Stack::udp_recv`] returned.
@@ -84,7 +102,9 @@ pub enum UdpError {
 
 pub(super) struct Udp {
     sockets: Slab<UdpState>,
+    /// Of sockets that share an address, the last one.
     bound: Lookup<SocketAddr, UdpId>,
+    sharing: BTreeMap<SocketAddr, Vec<UdpId>>,
     joined: Lookup<SocketAddr, Vec<UdpId>>,
     spare: Vec<Datagram>,
     recent: Recent,
@@ -104,6 +124,7 @@ impl Udp {
         Self {
             sockets: Slab::new(sockets_max),
             bound: Lookup::default(),
+            sharing: BTreeMap::new(),
             joined: Lookup::default(),
             spare: Vec::new(),
             recent: Recent::default(),
@@ -112,21 +133,45 @@ impl Udp {
         }
     }
 
-    pub(super) fn bind(&mut self, local: SocketAddr) -> Result<UdpId, BindError> {
-        if self.bound.contains_key(&local) {
+    pub(super) fn bind(&mut self, local: SocketAddr, shares: bool) -> Result<UdpId, BindError> {
+        let is_shared = shares && self.sharing.contains_key(&local);
+        if self.bound.contains_key(&local) && !is_shared {
             return Err(BindError::InUse);
         }
         let socket = UdpState {
             local,
             peer: None,
-            groups: BTreeSet::new(),
+            options: UdpOptions::default(),
+            groups: BTreeMap::new(),
             received: VecDeque::new(),
             bytes: 0,
             pending_error: None,
         };
         let id = self.sockets.insert(socket).ok_or(BindError::Full)?;
         self.bound.insert(local, id);
+        if shares {
+            self.sharing.entry(local).or_default().push(id);
+        }
         Ok(id)
+    }
+
+    pub(super) fn is_free(&self, local: SocketAddr) -> bool {
+        !self.bound.contains_key(&local)
+    }
+
+    fn unbind(&mut self, local: SocketAddr, id: UdpId) {
+        let Some(sharing) = self.sharing.get_mut(&local) else {
+            self.bound.remove(&local);
+            return;
+        };
+        sharing.retain(|other| *other != id);
+        match sharing.last() {
+            Some(last) => drop(self.bound.insert(local, *last)),
+            None => {
+                self.sharing.remove(&local);
+                self.bound.remove(&local);
+            }
+        }
     }
 
     pub(super) fn handle(
@@ -145,9 +190,7 @@ impl Udp {
         let from = SocketAddr::new(packet.source, header.source_port);
         let to = SocketAddr::new(packet.destination, header.destination_port);
         if to.ip().is_multicast() {
-            for index in 0..self.joined.get(&to).map_or(0, Vec::len) {
-                self.deliver(self.joined[&to][index], from, to.ip(), datagram.payload(), counts);
-            }
+            self.deliver_to_group(from, to, datagram.payload(), counts);
             return UdpInput::Done;
         }
         let Some(id) = find_bound(&self.bound, to) else { return UdpInput::NoSocket };
@@ -198,10 +241,27 @@ impl Udp {
 }
 
 impl Stack {
-    /// Binds a socket to a local address, or to all of a family; port 0 picks a free port.
+    /// Binds a socket to a local address, to all of a family, or to a group; port 0 picks a free
+    /// port.
     pub fn udp_bind(&mut self, local: SocketAddr) -> Result<UdpId, BindError> {
-        let local = self.check_local(local)?;
-        if local.port() == 0 { self.udp_bind_in_shard(local) } else { self.udp.bind(local) }
+        self.udp_bind_as(local, false)
+    }
+
+    /// As [`Stack::udp_bind`], to an address that other sockets share which are bound by this call,
+    /// too.
+    pub fn udp_bind_shared(&mut self, local: SocketAddr) -> Result<UdpId, BindError> {
+        self.udp_bind_as(local, true)
+    }
+
+    fn udp_bind_as(&mut self, local: SocketAddr, shares: bool) -> Result<UdpId, BindError> {
+        let local = match local.ip().is_multicast() {
+            true => plain(local),
+            false => self.check_local(local)?,
+        };
+        match local.port() {
+            0 => self.udp_bind_in_shard(local, shares),
+            _ => self.udp.bind(local, shares),
+        }
     }
 
     /// Closes a socket.
@@ -210,7 +270,7 @@ impl Stack {
             self.udp_leave(id, group);
         }
         if let Some(socket) = self.udp.sockets.remove(id) {
-            self.udp.bound.remove(&socket.local);
+            self.udp.unbind(socket.local, id);
         }
     }
 
@@ -234,42 +294,8 @@ impl Stack {
         self.udp.sockets.get(id)?.peer
     }
 
-    /// Joins a group; returns whether the socket was no member. The caller joins on the link.
-    pub fn udp_join(&mut self, id: UdpId, group: IpAddr) -> Result<bool, UdpError> {
-        let socket = self.udp.sockets.get_mut(id).ok_or(UdpError::Closed)?;
-        if !group.is_multicast() || group.is_ipv4() != socket.local.is_ipv4() {
-            return Err(UdpError::BadAddress);
-        }
-        let is_new = socket.groups.insert(group);
-        if is_new {
-            let address = SocketAddr::new(group, socket.local.port());
-            self.udp.joined.entry(address).or_default().push(id);
-        }
-        Ok(is_new)
-    }
-
-    /// Leaves a group; returns whether the socket was a member.
-    pub fn udp_leave(&mut self, id: UdpId, group: IpAddr) -> bool {
-        let Some(socket) = self.udp.sockets.get_mut(id) else { return false };
-        let was_member = socket.groups.remove(&group);
-        let address = SocketAddr::new(group, socket.local.port());
-        if let Some(members) = self.udp.joined.get_mut(&address) {
-            members.retain(|member| *member != id);
-            if members.is_empty() {
-                self.udp.joined.remove(&address);
-            }
-        }
-        was_member
-    }
-
-    /// The joined groups.
-    pub fn udp_groups(&self, id: UdpId) -> Vec<IpAddr> {
-        let socket = self.udp.sockets.get(id);
-        socket.map_or(Vec::new(), |socket| socket.groups.iter().copied().collect())
-    }
-
-    /// Queues a datagram, from a source, which a socket bound to all addresses needs and others
-    /// ignore, to a destination.
+    /// Queues a datagram, from a source, which a socket bound to all addresses or to a group needs
+    /// and others ignore, to a destination.
     pub fn udp_send(
         &mut self,
         now: Time,
@@ -277,11 +303,11 @@ impl Stack {
         ends: (Option<IpAddr>, SocketAddr),
         payload: &[u8],
     ) -> Result<(), UdpError> {
-        let (mtu, ends) = self.udp_path(now, id, ends)?;
+        let (mtu, hop_limit, ends) = self.udp_path(now, id, ends)?;
         let len = packet_len(mtu, ends.1.ip(), payload)?;
         let buffer = self.out.push(len).ok_or(UdpError::Full)?;
         self.udp.recent.note(ends);
-        write(buffer, ends, payload).ok_or(UdpError::BadAddress)
+        write(buffer, ends, hop_limit, payload).ok_or(UdpError::BadAddress)
     }
 
     /// As [`Stack::udp_send`], but writes the packet into `sink` at once.
@@ -293,10 +319,10 @@ impl Stack {
         payload: &[u8],
         sink: &mut dyn PacketSink,
     ) -> Result<(), UdpError> {
-        let (mtu, ends) = self.udp_path(now, id, ends)?;
+        let (mtu, hop_limit, ends) = self.udp_path(now, id, ends)?;
         let len = packet_len(mtu, ends.1.ip(), payload)?;
         self.udp.recent.note(ends);
-        write(sink.buffer(len), ends, payload).ok_or(UdpError::BadAddress)
+        write(sink.buffer(len), ends, hop_limit, payload).ok_or(UdpError::BadAddress)
     }
 
     fn udp_path(
@@ -304,16 +330,16 @@ impl Stack {
         now: Time,
         id: UdpId,
         (from, to): (Option<IpAddr>, SocketAddr),
-    ) -> Result<(u32, (SocketAddr, SocketAddr)), UdpError> {
-        let local = self.udp.sockets.get(id).ok_or(UdpError::Closed)?.local;
-        let from = match local.ip().is_unspecified() {
+    ) -> Result<(u32, u8, (SocketAddr, SocketAddr)), UdpError> {
+        let &UdpState { local, options, .. } = self.udp.sockets.get(id).ok_or(UdpError::Closed)?;
+        let from = match has_no_source(local) {
             true => SocketAddr::new(from.ok_or(UdpError::BadAddress)?, local.port()),
             false => local,
         };
         if to.port() == 0 || to.ip().is_unspecified() || to.is_ipv4() != from.is_ipv4() {
             return Err(UdpError::BadAddress);
         }
-        Ok((self.mtus.of(now, to.ip()), (from, to)))
+        Ok((self.mtus.of(now, to.ip()), options.hop_limit(to.ip()), (from, to)))
     }
 
     /// Receives the oldest datagram, if there is one.
@@ -327,15 +353,25 @@ impl Stack {
             return Err(pending_error);
         }
         let Some(datagram) = socket.received.pop_front() else { return Ok(None) };
-        let payload_len = datagram.payload.len();
-        socket.bytes -= payload_len + OVERHEAD_BYTES;
-        let len = payload_len.min(buffer.len());
-        buffer[..len].copy_from_slice(&datagram.payload[..len]);
-        let addresses = datagram.from.zip(datagram.to);
+        socket.bytes -= datagram.payload.len() + OVERHEAD_BYTES;
+        let received = datagram.copy_to(buffer);
         if self.udp.spare.len() < SPARE_MAX {
             self.udp.spare.push(datagram);
         }
-        Ok(addresses.map(|(from, to)| UdpReceived { len, payload_len, from, to }))
+        Ok(received)
+    }
+
+    /// Copies the oldest datagram, which stays in the queue.
+    pub fn udp_peek(
+        &mut self,
+        id: UdpId,
+        buffer: &mut [u8],
+    ) -> Result<Option<UdpReceived>, UdpError> {
+        let socket = self.udp.sockets.get_mut(id).ok_or(UdpError::Closed)?;
+        if let Some(pending_error) = socket.pending_error.take() {
+            return Err(pending_error);
+        }
+        Ok(socket.received.front().and_then(|datagram| datagram.copy_to(buffer)))
     }
 
     /// Takes the error that the next [`Stack::udp_recv`] would return.
@@ -374,9 +410,20 @@ pub(crate) fn packet_len(mtu: u32, to: IpAddr, payload: &[u8]) -> Result<usize, 
     }
 }
 
-fn write(buffer: &mut [u8], (from, to): (SocketAddr, SocketAddr), payload: &[u8]) -> Option<()> {
-    let len = UdpHeader::LEN + payload.len();
-    let (datagram, pseudo) = write_header(IpProtocol::UDP, (from.ip(), to.ip()), len, buffer)?;
+/// Whether packets of a socket need another source than the address that it is bound to.
+pub(crate) const fn has_no_source(local: SocketAddr) -> bool {
+    local.ip().is_unspecified() || local.ip().is_multicast()
+}
+
+fn write(
+    buffer: &mut [u8],
+    (from, to): (SocketAddr, SocketAddr),
+    hop_limit: u8,
+    payload: &[u8],
+) -> Option<()> {
+    let (protocol, len) = (IpProtocol::UDP, UdpHeader::LEN + payload.len());
+    let ends = (from.ip(), to.ip());
+    let (datagram, pseudo) = write_header(protocol, ends, hop_limit, len, buffer)?;
     let header =
         UdpHeader { source_port: from.port(), destination_port: to.port(), ..UdpHeader::default() };
     header.write_datagram(payload.len(), datagram).ok()?.copy_from_slice(payload);

@@ -1,7 +1,7 @@
 //! Datagrams between two stacks.
 
 use crate::world::{LinkFaults, World, at, ip};
-use pollux::stack::{BindError, Stack, StackConfig, UdpError};
+use pollux::stack::{BindError, Stack, StackConfig, UdpError, UdpId, UdpOptions};
 use pollux_dataplane::headers::PacketHeaders;
 use pollux_verbs::time::Time;
 use pollux_wire::ip::IpProtocol;
@@ -115,6 +115,112 @@ fn datagrams_to_a_group_reach_its_members_only() {
     assert_eq!(world.hosts[1].udp_recv(member, &mut buffer), Ok(None));
 }
 
+/// The payloads that wait at a socket.
+fn heard(stack: &mut Stack, id: UdpId) -> Vec<Vec<u8>> {
+    let mut buffer = [0; 100];
+    let next = || {
+        let received = stack.udp_recv(id, &mut buffer).expect("it is open")?;
+        Some(buffer[..received.len].to_vec())
+    };
+    std::iter::from_fn(next).collect()
+}
+
+#[test]
+fn a_member_of_some_sources_hears_no_others() {
+    let mut world = world(&StackConfig::default());
+    let group: IpAddr = "232.1.2.3".parse().unwrap();
+    let [wanted, other] =
+        [6000, 6001].map(|port| world.hosts[0].udp_bind(at(0, port)).expect("a port is free"));
+    world.hosts[0].set_addresses([ip(0, false), IpAddr::from([10, 0, 0, 77])]);
+    let from = SocketAddr::from(([10, 0, 0, 77], 6002));
+    let foreign = world.hosts[0].udp_bind(from).expect("the port is free");
+    let host = &mut world.hosts[1];
+    let any = SocketAddr::from(([0, 0, 0, 0], 5000));
+    let member = host.udp_bind(any).expect("the port is free");
+    assert_eq!(host.udp_join_source(member, group, group), Err(UdpError::BadAddress));
+    assert_eq!(host.udp_join_source(member, group, ip(0, true)), Err(UdpError::BadAddress));
+    assert_eq!(host.udp_join_source(member, group, ip(0, false)), Ok(true));
+    let send = |world: &mut World, payload: &[u8]| {
+        for id in [wanted, foreign, other] {
+            let (now, to) = (world.now, SocketAddr::new(group, 5000));
+            world.hosts[0].udp_send(now, id, (None, to), payload).unwrap();
+        }
+        world.pass(SECOND);
+    };
+    send(&mut world, b"one");
+    assert_eq!(heard(&mut world.hosts[1], member), [b"one"; 2]);
+    assert_eq!(world.hosts[1].udp_join_source(member, group, from.ip()), Ok(false));
+    send(&mut world, b"two");
+    assert_eq!(heard(&mut world.hosts[1], member), [b"two"; 3]);
+    assert_eq!(world.hosts[1].udp_leave_source(member, group, ip(0, false)), Ok(false));
+    send(&mut world, b"three");
+    assert_eq!(heard(&mut world.hosts[1], member), [b"three"]);
+    assert_eq!(world.hosts[1].udp_leave_source(member, group, from.ip()), Ok(true));
+    send(&mut world, b"four");
+    assert!(heard(&mut world.hosts[1], member).is_empty());
+    assert!(world.hosts[1].udp_groups(member).is_empty());
+}
+
+#[test]
+fn sockets_that_share_a_port_all_hear_a_group_and_the_last_one_hears_the_rest() {
+    let mut world = world(&StackConfig::default());
+    let groups: [IpAddr; 2] = ["239.1.2.3", "239.1.2.4"].map(|group| group.parse().unwrap());
+    let client = world.hosts[0].udp_bind(at(0, 0)).expect("a port is free");
+    let host = &mut world.hosts[1];
+    let any = SocketAddr::from(([0, 0, 0, 0], 5000));
+    let members = [any, any, SocketAddr::new(groups[0], 5000)]
+        .map(|local| host.udp_bind_shared(local).expect("they share it"));
+    assert_eq!(host.udp_bind(any), Err(BindError::InUse));
+    for (member, group) in members.into_iter().flat_map(|one| groups.map(|group| (one, group))) {
+        assert_eq!(host.udp_join(member, group), Ok(true));
+    }
+    let send = |world: &mut World, to: SocketAddr| {
+        let now = world.now;
+        world.hosts[0].udp_send(now, client, (None, to), b"!").unwrap();
+        world.pass(SECOND);
+        members.map(|member| match world.hosts[1].udp_local(member) {
+            Some(_) => heard(&mut world.hosts[1], member).len(),
+            None => 0,
+        })
+    };
+    assert_eq!(send(&mut world, SocketAddr::new(groups[0], 5000)), [1, 1, 1]);
+    assert_eq!(send(&mut world, SocketAddr::new(groups[1], 5000)), [1, 1, 0]);
+    assert_eq!(send(&mut world, at(1, 5000)), [0, 1, 0]);
+    world.hosts[1].udp_close(members[1]);
+    assert_eq!(send(&mut world, at(1, 5000)), [1, 0, 0]);
+    assert_eq!(send(&mut world, SocketAddr::new(groups[1], 5000)), [1, 0, 0]);
+    world.hosts[1].udp_close(members[0]);
+    let alone = world.hosts[1].udp_bind(any).expect("the port is free again");
+    assert_eq!(world.hosts[1].udp_bind_shared(any), Err(BindError::InUse));
+    world.hosts[1].udp_close(alone);
+}
+
+#[test]
+fn a_group_is_reached_on_the_link_only_unless_the_sender_says_more() {
+    let mut world = world(&StackConfig::default());
+    for (client, group, at_hop_limit) in
+        [(at(0, 0), "239.1.2.3", 8), (SocketAddr::new(ip(0, true), 0), "ff15::1", 7)]
+    {
+        let client = world.hosts[0].udp_bind(client).expect("a port is free");
+        let group = SocketAddr::new(group.parse().unwrap(), 5000);
+        let one = SocketAddr::new(ip(1, group.is_ipv6()), 5000);
+        let mut hop_limit = |to| {
+            let (host, now) = (&mut world.hosts[0], world.now);
+            host.udp_send(now, client, (None, to), b"").unwrap();
+            host.poll_transmit(now).expect("it is sent")[at_hop_limit]
+        };
+        assert_eq!([hop_limit(group), hop_limit(one)], [1, 64]);
+        let change = |options: &mut UdpOptions| (options.ttl, options.multicast_ttl) = (9, 32);
+        world.hosts[0].udp_set_options(client, change).unwrap();
+        let mut hop_limit = |to| {
+            let (host, now) = (&mut world.hosts[0], world.now);
+            host.udp_send(now, client, (None, to), b"").unwrap();
+            host.poll_transmit(now).expect("it is sent")[at_hop_limit]
+        };
+        assert_eq!([hop_limit(group), hop_limit(one)], [32, 9]);
+    }
+}
+
 #[test]
 fn a_port_belongs_to_one_socket_until_it_is_closed() {
     let mut world = world(&StackConfig { udp_sockets_max: 2, ..StackConfig::default() });
@@ -213,14 +319,14 @@ fn checksums_are_verified_unless_the_configuration_turns_that_off() {
 }
 
 #[test]
-fn a_stack_wants_only_transport_packets_to_its_addresses() {
+fn a_stack_wants_only_transport_packets_to_its_addresses_and_datagrams_to_groups() {
     let mut world = world(&StackConfig::default());
     let client = world.hosts[0].udp_bind(at(0, 0)).expect("a port is free");
     let now = world.now;
     for to in [at(1, 9), SocketAddr::from(([239, 1, 2, 3], 9)), at(7, 9)] {
         world.hosts[0].udp_send(now, client, (None, to), b"data").unwrap();
         let packet = world.hosts[0].poll_transmit(now).expect("it was sent").to_vec();
-        assert_eq!(take(&mut world.hosts[1], now, &packet), to == at(1, 9), "{to}");
+        assert_eq!(take(&mut world.hosts[1], now, &packet), to != at(7, 9), "{to}");
         // A first fragment, and another protocol.
         for (offset, byte) in [(6, 0x20), (9, 1)] {
             let mut other = packet.clone();

@@ -443,6 +443,12 @@ impl InterfaceWorker {
         self.snapshot.own().collect()
     }
 
+    /// Whether packets to an address are for sockets here: it is an address of the interface, or a
+    /// group with listeners.
+    pub fn is_destination(&self, address: IpAddr) -> bool {
+        self.driver.is_destination(address)
+    }
+
     pub fn source_for(&self, to: IpAddr) -> Option<IpAddr> {
         self.snapshot.source_for(to)
     }

@@ -1,7 +1,7 @@
 //! Segments without data, and changes of header fields.
 
 use crate::stack::outbox::{Packet, PacketSink};
-use crate::stack::packet::{IpPacket, header_len, write_header};
+use crate::stack::packet::{HOP_LIMIT, IpPacket, header_len, write_header};
 use pollux_wire::ip::IpProtocol;
 use pollux_wire::ip::tcp::{TcpHeader, TcpOption, fill_checksum};
 use std::net::SocketAddr;
@@ -18,7 +18,8 @@ pub(super) fn write_segment(
     header.write_segment(options, 0, &mut bytes).ok()?;
     let len = 4 * usize::from(TcpHeader::read(&bytes).ok()?.0.data_offset);
     let buffer = packet.buffer(header_len(to.ip()) + len);
-    let (segment, pseudo) = write_header(IpProtocol::TCP, (from.ip(), to.ip()), len, buffer)?;
+    let ends = (from.ip(), to.ip());
+    let (segment, pseudo) = write_header(IpProtocol::TCP, ends, HOP_LIMIT, len, buffer)?;
     segment.copy_from_slice(&bytes[..len]);
     fill_checksum(segment, &pseudo).ok()
 }

@@ -43,6 +43,7 @@ use pollux_wire::address::{Gid, Lid, Qpn, Scope};
 use pollux_wire::keys::PKey;
 use sending::PuntReason;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -278,6 +279,10 @@ impl PortDriver {
 
     pub fn undone(&self) -> impl Iterator<Item = (&Action, &VerbsError)> {
         self.undone.values().map(|(action, why)| (action, why))
+    }
+
+    pub(in crate::interface) fn is_destination(&self, address: IpAddr) -> bool {
+        self.own.contains(address)
     }
 
     /// Polls the device. Returns whether there was anything to do.
