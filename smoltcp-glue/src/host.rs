@@ -11,14 +11,15 @@
 //! The driver passes the time in. It calls [`Host::step`] again if the last step did something,
 //! when a packet arrives, and at [`Host::poll_timeout`]; `sleep` has what ends the sleep between.
 
+mod datagrams;
 mod sleep;
 
 use crate::arrivals::Arrivals;
 use crate::hand_off::{HandOff, HandOffCounts, among};
-use crate::stack::{PacketSink, Stack, StackConfig, UdpError, UdpId, has_no_source};
+use crate::stack::{PacketSink, Stack, StackConfig};
 use pollux_control::ipoib::{self as control, NeighborChange};
 use pollux_dataplane::flow::FlowSteering;
-use pollux_dataplane::headers::PacketHeaders;
+use pollux_dataplane::headers::{Form, PacketHeaders};
 use pollux_node::config::{InterfaceSettings, Mode};
 use pollux_node::interface::DeviceError;
 use pollux_node::interface::{self as node, Inline};
@@ -27,7 +28,7 @@ use pollux_node::port::PortAccess;
 use pollux_verbs::time::Time;
 use std::collections::BTreeSet;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::time::Duration;
 
 /// Packets sent before the device is polled again.
@@ -48,7 +49,7 @@ pub struct Host {
     /// device has no free buffer.
     held: Option<Vec<u8>>,
     overflow: Vec<u8>,
-    /// Loopback packets.
+    /// Packets for the next delivery: loopback packets, and packets made of fragments.
     looped: Vec<Vec<u8>>,
     /// The rings to other workers, if there are any.
     hand_off: Option<HandOff>,
@@ -157,19 +158,24 @@ impl Host {
         if !is_late {
             self.handle_due_timers(now);
         }
-        let Self { node, stack, hand_off, arrivals, .. } = self;
+        let Self { node, stack, hand_off, arrivals, looped, .. } = self;
         let mut busy = node.breathe(now, &mut |headers, packet| {
             if let Some(arrivals) = arrivals {
                 return arrivals.take(headers, packet);
             }
             let is_sockets = stack.wants(headers, packet);
             if is_sockets {
-                deliver(now, stack, hand_off, headers, packet);
+                deliver(now, stack, (hand_off, looped), headers, packet);
             }
             is_sockets
         });
         if let Some(hand_off) = hand_off {
-            busy |= hand_off.receive(|packet| stack.handle_packet(now, packet));
+            busy |= hand_off.receive(|packet| match PacketHeaders::parse_ip(packet) {
+                Ok(headers) if headers.form == Form::Fragment => {
+                    looped.extend(stack.reassemble(now, packet));
+                }
+                _ => stack.handle_packet(now, packet),
+            });
         }
         if self.look_at <= now {
             self.look(now);
@@ -201,10 +207,10 @@ impl Host {
 
     /// Delivers a packet whose headers are not parsed.
     fn deliver_raw(&mut self, now: Time, packet: &[u8]) {
-        let Self { stack, hand_off, arrivals, .. } = self;
+        let Self { stack, hand_off, arrivals, looped, .. } = self;
         match (arrivals, PacketHeaders::parse_ip(packet)) {
             (Some(arrivals), _) => arrivals.push(packet),
-            (None, Ok(headers)) => deliver(now, stack, hand_off, &headers, packet),
+            (None, Ok(headers)) => deliver(now, stack, (hand_off, looped), &headers, packet),
             // The stack counts the packet.
             (None, Err(_)) => stack.handle_packet(now, packet),
         }
@@ -220,43 +226,6 @@ impl Host {
         if self.stack.poll_timeout().is_some_and(|due| due <= now) {
             self.stack.handle_timeout(now);
         }
-    }
-
-    /// Sends a datagram of a socket; `UdpError::Full` while another packet waits.
-    pub fn udp_send(
-        &mut self,
-        now: Time,
-        id: UdpId,
-        to: SocketAddr,
-        payload: &[u8],
-    ) -> io::Result<()> {
-        if !self.can_send() {
-            return Err(UdpError::Full.into());
-        }
-        let local = self.stack.udp_local(id);
-        let from = match local.is_some_and(has_no_source) {
-            true => self.source_for(to.ip()).ok(),
-            false => None,
-        };
-        let Self { node, overflow, .. } = self;
-        let mut frame = TxFrame { node: &mut node.worker, overflow, has_overflowed: false };
-        self.stack.udp_send_to(now, id, (from, to), payload, &mut frame)?;
-        let has_overflowed = frame.has_overflowed;
-        if to.ip().is_multicast() && !self.loop_back(id, to, has_overflowed) {
-            return Ok(());
-        }
-        self.dispatch(now, has_overflowed);
-        Ok(())
-    }
-
-    /// Copies the datagram to a group that was just written to members here. Returns whether it is
-    /// sent, too.
-    fn loop_back(&mut self, id: UdpId, to: SocketAddr, has_overflowed: bool) -> bool {
-        let has_listeners = self.node.worker.is_destination(to.ip());
-        if self.stack.udp_loops(id, to, has_listeners) {
-            self.looped.push(self.written(has_overflowed).to_vec());
-        }
-        self.stack.udp_options(id).is_ok_and(|options| options.multicast_ttl > 0)
     }
 
     /// The next deadline.
@@ -343,6 +312,7 @@ impl Host {
             Err(NotSent::TooBig(mtu)) => {
                 self.too_big += 1;
                 self.stack.handle_too_big(now, to, mtu);
+                self.fragment(has_overflowed, mtu);
             }
             // Neighbor resolution reports unreachable destinations itself.
             Ok(()) | Err(_) => {}
@@ -456,18 +426,21 @@ impl Host {
     }
 }
 
-/// Delivers a packet to this stack, or hands it off to the worker of its flow.
+/// Delivers a packet to this stack, or hands it off to the worker of its flow. Fragments have no
+/// flow: the primary worker delivers the packet that they make.
 #[inline]
 fn deliver(
     now: Time,
     stack: &mut Stack,
-    hand_off: &mut Option<HandOff>,
+    (hand_off, looped): (&mut Option<HandOff>, &mut Vec<Vec<u8>>),
     headers: &PacketHeaders,
     packet: &[u8],
 ) {
     let is_others = hand_off.as_mut().is_some_and(|hand_off| hand_off.steer(headers, packet));
-    if !is_others {
-        stack.handle(now, headers, packet);
+    match headers.form {
+        _ if is_others => {}
+        Form::Fragment => looped.extend(stack.reassemble(now, packet)),
+        _ => stack.handle(now, headers, packet),
     }
 }
 

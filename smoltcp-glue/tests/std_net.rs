@@ -159,7 +159,12 @@ macro_rules! behaves_as_std {
                 assert!(is_timeout(kind(one.recv(&mut buffer))));
                 one.set_nonblocking(true).unwrap();
                 assert_eq!(kind(one.recv_from(&mut buffer)), ErrorKind::WouldBlock);
-                assert!(one.send_to(&vec![0; 70_000], to).is_err());
+                let longest = vec![7; 65_507];
+                other.set_read_timeout(Some(LIMIT)).unwrap();
+                assert_eq!(one.send_to(&longest, to).unwrap(), 65_507);
+                let mut long = vec![0; 65_536];
+                assert_eq!(other.recv(&mut long).unwrap(), 65_507);
+                assert!(one.send_to(&vec![0; 65_508], to).is_err());
                 assert!(one.take_error().unwrap().is_none());
                 let no_group = one.join_multicast_v4(&Ipv4Addr::LOCALHOST, &Ipv4Addr::UNSPECIFIED);
                 assert_eq!(kind(no_group), ErrorKind::InvalidInput);

@@ -12,9 +12,8 @@ use crate::stack::SocketId;
 use pollux_mem::{byte_ring, mpsc};
 use pollux_node::node::waker::{Waker, Woken, waker};
 use std::io;
-use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
+use std::sync::atomic::{AtomicBool, Ordering, fence};
 
 const COMMANDS_MAX: usize = 256;
 
@@ -23,9 +22,6 @@ pub(super) struct Doorbell {
     commands: mpsc::Sender<Command>,
     waker: Waker,
     common: Arc<CommonState>,
-    /// The MTU, unless a path has another one.
-    mtu: AtomicU32,
-    group_mtu: AtomicU32,
 }
 
 pub(super) struct Inbox {
@@ -49,14 +45,7 @@ impl Doorbell {
         let (touch, touched) = mpsc::ring(sockets_max.max(2).checked_next_power_of_two()?)?;
         let (command, commands) = mpsc::ring(COMMANDS_MAX)?;
         let (waker, woken) = waker().ok()?;
-        let doorbell = Self {
-            touched: touch,
-            commands: command,
-            waker,
-            common: common.clone(),
-            mtu: AtomicU32::new(0),
-            group_mtu: AtomicU32::new(0),
-        };
+        let doorbell = Self { touched: touch, commands: command, waker, common: common.clone() };
         Some((doorbell, Inbox { touched, commands, woken }))
     }
 
@@ -112,19 +101,8 @@ impl Doorbell {
         self.common.end_reason().map_or(Ok(()), |why| Err(io::Error::other(why.clone())))
     }
 
-    /// The MTU for packets to an address, as far as it is known here.
-    pub(super) fn mtu(&self, to: IpAddr) -> u32 {
-        let mtu = if to.is_multicast() { &self.group_mtu } else { &self.mtu };
-        mtu.load(Ordering::Relaxed)
-    }
-
     pub(super) const fn common(&self) -> &Arc<CommonState> {
         &self.common
-    }
-
-    pub(super) fn set_mtu(&self, mtu: u32, group_mtu: u32) {
-        self.mtu.store(mtu, Ordering::Relaxed);
-        self.group_mtu.store(group_mtu, Ordering::Relaxed);
     }
 }
 

@@ -353,7 +353,7 @@ impl UdpSocket {
         if !is_one || to.is_ipv4() != self.ends.local.is_ipv4() {
             return Err(UdpError::BadAddress);
         }
-        udp_packet_len(self.ends.hold.doorbell.mtu(to.ip()), to.ip(), payload).map(drop)
+        udp_packet_len(to.ip(), payload).map(drop)
     }
 
     fn try_recv(&self, buffer: &mut [u8]) -> io::Result<Option<UdpReceived>> {

@@ -29,7 +29,7 @@ use pollux_mem::mpsc;
 use pollux_verbs::time::Time;
 use std::collections::VecDeque;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -215,9 +215,6 @@ impl<'a> Worker<'a> {
 
     /// Housekeeping.
     fn look(&mut self, now: Time) {
-        let mtu_of = |address| self.inner.stack.path_mtu(now, IpAddr::V4(address));
-        let group = Ipv4Addr::new(224, 0, 0, 1);
-        self.doorbell.set_mtu(mtu_of(Ipv4Addr::UNSPECIFIED), mtu_of(group));
         for id in std::mem::take(&mut self.draining) {
             let Some(end) = self.tcp.get_mut(id) else { continue };
             if end.is_lost(now, self.user_timeout) {

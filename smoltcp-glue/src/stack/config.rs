@@ -95,8 +95,9 @@ impl Default for TcpConfig {
 pub struct StackCounts {
     /// Malformed packets, or packets with a wrong checksum.
     pub malformed: u64,
-    /// IP fragments, which are dropped: there is no reassembly.
-    pub fragments: u64,
+    /// Packets whose fragments did not all arrive in time or contradicted each other, and malformed
+    /// fragments.
+    pub reassemblies_failed: u64,
     /// Packets of unknown protocols, or with unsupported extension headers.
     pub unknown_protocol: u64,
     /// TCP segments to or from a group or broadcast address.

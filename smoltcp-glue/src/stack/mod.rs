@@ -9,12 +9,14 @@
 //! ```
 //!
 //! Demultiplexing is a table lookup here; smoltcp, which would try every socket, is given one
-//! connection at a time. So an idle socket costs memory only.
+//! connection at a time. So an idle socket costs memory only. Datagrams that a path does not carry
+//! whole go in fragments.
 //!
 //! The caller passes in packets for the host's addresses and groups, then drains
 //! [`Stack::poll_transmit`], and calls [`Stack::handle_timeout`] at [`Stack::poll_timeout`].
 
 mod config;
+mod fragments;
 mod icmp;
 mod lookup;
 mod mtu;
@@ -33,13 +35,14 @@ pub use tcp::{ListenerId, TcpError, TcpId};
 pub use udp::{UdpError, UdpId, UdpOptions, UdpReceived};
 pub(crate) use udp::{has_no_source, packet_len as udp_packet_len};
 
+use fragments::{Reassembly, write_fragments};
 use icmp::IcmpError;
 use lookup::Lookup;
 use mtu::Mtus;
 use outbox::{Outbox, Packet};
 use packet::{IpPacket, PacketError, Quoted};
 use pollux_control::bounded::BoundedQueue;
-use pollux_dataplane::headers::PacketHeaders;
+use pollux_dataplane::headers::{Form, PacketHeaders};
 use pollux_verbs::rng::SeededRng;
 use pollux_verbs::time::Time;
 use pollux_wire::ip::IpProtocol;
@@ -60,6 +63,9 @@ pub struct Stack {
     tcp: Tcp,
     out: Outbox,
     current: Packet,
+    reassembly: Reassembly,
+    /// The number of the next packet that is sent in fragments.
+    identification: u32,
     port_unreachable: BoundedQueue<Vec<u8>>,
     counts: StackCounts,
     verify_checksums: bool,
@@ -127,6 +133,8 @@ impl Stack {
             tcp: Tcp::new(config.tcp, config.verify_checksums, rng.split()),
             out: Outbox::new(config.packets_max),
             current: Packet::default(),
+            reassembly: Reassembly::default(),
+            identification: rng.below(1 << 32) as u32,
             port_unreachable: BoundedQueue::new(PORT_UNREACHABLE_MAX),
             counts: StackCounts::default(),
             verify_checksums: config.verify_checksums,
@@ -170,14 +178,37 @@ impl Stack {
         &self.counts
     }
 
-    /// Whether a packet is UDP or TCP to a local unicast address, or UDP to a group, and no
-    /// fragment: for [`Stack::handle`] without further filters of the caller.
+    /// Whether a packet is UDP or TCP to a local unicast address, or UDP to a group, or a fragment
+    /// of that: for [`Stack::handle`] without further filters of the caller.
     #[inline]
     pub fn wants(&self, headers: &PacketHeaders, bytes: &[u8]) -> bool {
-        let to = headers.destination(bytes).filter(|_| headers.is_plain_transport());
+        let is_transport = headers.is_plain_transport() || is_fragment_of_transport(headers);
+        let to = headers.destination(bytes).filter(|_| is_transport);
         to.is_some_and(|to| {
             self.addresses.contains(&to) || to.is_multicast() && headers.protocol == IpProtocol::UDP
         })
+    }
+
+    /// Adds a fragment to its packet; returns the packet that it completes.
+    pub(crate) fn reassemble(&mut self, now: Time, bytes: &[u8]) -> Option<Vec<u8>> {
+        let whole = self.reassembly.add(now, bytes);
+        self.counts.reassemblies_failed = self.reassembly.given_up;
+        whole
+    }
+
+    /// Queues a datagram in fragments that fit in an MTU; another packet is dropped.
+    pub(crate) fn fragment(&mut self, packet: &[u8], mtu: u32) {
+        let is_udp = PacketHeaders::parse_ip(packet).is_ok_and(|it| it.protocol == IpProtocol::UDP);
+        if is_udp {
+            let identification = self.shard.own_number(self.identification);
+            self.identification = self.identification.wrapping_add(1);
+            let _ = write_fragments(packet, mtu, identification, &mut self.out);
+        }
+    }
+
+    /// Whether packets wait to be sent, beside those of TCP connections.
+    pub(crate) fn has_queued(&self) -> bool {
+        !self.out.is_empty()
     }
 
     /// Handles a received packet for a local address or group.
@@ -193,7 +224,12 @@ impl Stack {
         let packet = match IpPacket::of(headers, bytes) {
             Ok(packet) => packet,
             Err(PacketError::Malformed) => return self.counts.malformed += 1,
-            Err(PacketError::Fragment) => return self.counts.fragments += 1,
+            Err(PacketError::Fragment) => {
+                if let Some(whole) = self.reassemble(now, bytes) {
+                    self.handle_packet(now, &whole);
+                }
+                return;
+            }
         };
         match packet.protocol {
             IpProtocol::UDP => {
@@ -304,6 +340,12 @@ impl Stack {
         let is_local = local.ip().is_unspecified() || self.addresses.contains(&local.ip());
         if is_local { Ok(plain(local)) } else { Err(BindError::AddressNotAvailable) }
     }
+}
+
+#[cold]
+const fn is_fragment_of_transport(headers: &PacketHeaders) -> bool {
+    matches!(headers.form, Form::Fragment)
+        && matches!(headers.protocol, IpProtocol::UDP | IpProtocol::TCP)
 }
 
 /// An address without flow label and scope ID.

@@ -58,12 +58,15 @@ impl Outbox {
 
     /// A buffer for one more packet; `None` if the outbox is full.
     pub(super) fn push(&mut self, len: usize) -> Option<&mut [u8]> {
-        if !self.has_space() {
-            return None;
-        }
+        self.has_space().then(|| self.push_more(len))
+    }
+
+    /// The same without a limit, for the fragments of one packet.
+    pub(super) fn push_more(&mut self, len: usize) -> &mut [u8] {
         let packet = self.spare.pop().unwrap_or_default();
         self.waiting.push_back(packet);
-        self.waiting.back_mut().map(|packet| packet.buffer(len))
+        let at = self.waiting.len() - 1;
+        self.waiting[at].buffer(len)
     }
 
     /// Sends the oldest packet; `false` if there is none.

@@ -6,6 +6,7 @@ use pollux_wire::ip::IpProtocol;
 use pollux_wire::ip::checksum::PseudoHeader;
 use pollux_wire::ip::ipv4::Ipv4Header;
 use pollux_wire::ip::ipv6::Ipv6Header;
+use pollux_wire::ip::ipv6_ext::FragmentHeader;
 use std::net::{IpAddr, SocketAddr};
 
 /// The default of packets to one host (RFC 1340).
@@ -130,7 +131,14 @@ impl Quoted {
                 let (header, rest) = Ipv6Header::read(front).ok()?;
                 let addresses = [header.source.into(), header.destination.into()];
                 let len = Ipv6Header::LEN as u32 + u32::from(header.payload_length);
-                (header.next_header, addresses, len, rest)
+                match header.next_header {
+                    IpProtocol::FRAGMENT => {
+                        let (fragment, rest) = FragmentHeader::read(rest).ok()?;
+                        let rest = (fragment.fragment_offset == 0).then_some(rest)?;
+                        (fragment.next_header, addresses, len, rest)
+                    }
+                    protocol => (protocol, addresses, len, rest),
+                }
             }
             _ => return None,
         };

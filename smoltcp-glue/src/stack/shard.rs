@@ -29,6 +29,12 @@ impl FlowShard {
         self == Self::ALL || self.steering.port(port) == self.worker
     }
 
+    /// A number that no other worker makes of any.
+    pub(super) const fn own_number(self, number: u32) -> u32 {
+        let bits = self.steering.workers().next_power_of_two().ilog2();
+        number << bits | self.worker as u32
+    }
+
     fn has_connection(self, local: SocketAddr, remote: SocketAddr) -> bool {
         // A connection to itself is refused.
         local != remote && self.steering.connection(local, remote) == self.worker

@@ -20,7 +20,6 @@ use super::{BindError, Events, Lookup, SocketId, Stack, StackCounts, plain};
 use groups::GroupSources;
 use pollux_verbs::time::Time;
 use pollux_wire::ip::IpProtocol;
-use pollux_wire::ip::ipv6::Ipv6Header;
 use pollux_wire::ip::udp::{UdpDatagram, UdpHeader, fill_checksum};
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
@@ -88,8 +87,8 @@ pub enum UdpError {
     /// The destination is unreachable.
     #[error("the peer is unreachable")]
     Unreachable,
-    /// The datagram is too long for the path; the maximum payload in bytes.
-    #[error("the payload is longer than the path allows; send at most {0} bytes")]
+    /// The datagram is too long for a packet; the maximum payload in bytes.
+    #[error("the payload is longer than a packet; send at most {0} bytes")]
     TooBig(usize),
     /// The other address family, port 0, an unspecified destination, a join of what is no group, or
     /// no source address.
@@ -303,14 +302,23 @@ impl Stack {
         ends: (Option<IpAddr>, SocketAddr),
         payload: &[u8],
     ) -> Result<(), UdpError> {
-        let (mtu, hop_limit, ends) = self.udp_path(now, id, ends)?;
-        let len = packet_len(mtu, ends.1.ip(), payload)?;
-        let buffer = self.out.push(len).ok_or(UdpError::Full)?;
-        self.udp.recent.note(ends);
-        write(buffer, ends, hop_limit, payload).ok_or(UdpError::BadAddress)
+        if !self.out.has_space() {
+            return Err(UdpError::Full);
+        }
+        let mut packet = std::mem::take(&mut self.current);
+        let sent = self.udp_send_to(now, id, ends, payload, &mut packet);
+        if let Ok(mtu) = sent {
+            match packet.bytes().len() <= mtu as usize {
+                true => self.out.push_more(packet.bytes().len()).copy_from_slice(packet.bytes()),
+                false => self.fragment(packet.bytes(), mtu),
+            }
+        }
+        self.current = packet;
+        sent.map(drop)
     }
 
-    /// As [`Stack::udp_send`], but writes the packet into `sink` at once.
+    /// As [`Stack::udp_send`], but writes the packet into `sink` at once. Returns the path MTU: the
+    /// caller sends a longer packet in fragments.
     pub fn udp_send_to(
         &mut self,
         now: Time,
@@ -318,11 +326,12 @@ impl Stack {
         ends: (Option<IpAddr>, SocketAddr),
         payload: &[u8],
         sink: &mut dyn PacketSink,
-    ) -> Result<(), UdpError> {
+    ) -> Result<u32, UdpError> {
         let (mtu, hop_limit, ends) = self.udp_path(now, id, ends)?;
-        let len = packet_len(mtu, ends.1.ip(), payload)?;
+        let len = packet_len(ends.1.ip(), payload)?;
         self.udp.recent.note(ends);
-        write(sink.buffer(len), ends, hop_limit, payload).ok_or(UdpError::BadAddress)
+        write(sink.buffer(len), ends, hop_limit, payload).ok_or(UdpError::BadAddress)?;
+        Ok(mtu)
     }
 
     fn udp_path(
@@ -393,17 +402,10 @@ impl Stack {
     }
 }
 
-/// The longest packet that the IP header can describe.
-const fn packet_len_max(to: IpAddr) -> usize {
-    match to {
-        IpAddr::V4(_) => u16::MAX as usize,
-        IpAddr::V6(_) => u16::MAX as usize + Ipv6Header::LEN,
-    }
-}
-
-pub(crate) fn packet_len(mtu: u32, to: IpAddr, payload: &[u8]) -> Result<usize, UdpError> {
+/// The length of a datagram's packet: at most what one packet has, in fragments.
+pub(crate) fn packet_len(to: IpAddr, payload: &[u8]) -> Result<usize, UdpError> {
     let headers = header_len(to) + UdpHeader::LEN;
-    let payload_max = (mtu as usize).min(packet_len_max(to)).saturating_sub(headers);
+    let payload_max = usize::from(u16::MAX) - headers;
     match payload.len() <= payload_max {
         true => Ok(headers + payload.len()),
         false => Err(UdpError::TooBig(payload_max)),

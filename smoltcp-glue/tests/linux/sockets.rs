@@ -90,6 +90,18 @@ fn datagrams_and_groups_work_with_linux() {
         assert_eq!((&buffer[..received], from), (&payload[..], at(2, 5001)));
     }
 
+    // No connection carries the longest there is: it goes in fragments, both ways.
+    let longest: Vec<u8> = bytes()[..65_507].to_vec();
+    let receive = "socat -u -b65536 UDP4-RECV:5003 CREATE:/tmp/long > /tmp/socat 2>&1 &";
+    testbed.linux(&format!("{receive} {}", wait_for("udp", 5003)));
+    socket.send_to(&longest, at(2, 5003)).expect("there is space");
+    let arrived = "arrived() { [ $(wc -c < /tmp/long) = 65507 ]; }; wait_for 10 arrived";
+    assert_eq!(testbed.linux(&format!("{SUM} {arrived}; sum /tmp/long")), sum(&longest));
+    let begun = testbed.begin("socat -u -b65536 FILE:/tmp/long UDP4-SENDTO:10.0.0.1:5000");
+    let (received, _) = socket.recv_from(&mut buffer).expect("Linux sends it back");
+    assert!(buffer[..received] == longest, "{received} bytes");
+    testbed.end(begun);
+
     // Linux joins the group.
     let join = "socat -u UDP4-RECV:5002,ip-add-membership=239.1.2.3:ib0 CREATE:/tmp/group";
     let begin = format!("{join} > /tmp/socat 2>&1 & echo $! > /tmp/member");
@@ -100,6 +112,11 @@ fn datagrams_and_groups_work_with_linux() {
     }
     let all = "all() { [ $(wc -l < /tmp/group) = 5 ]; }";
     assert_eq!(testbed.linux(&format!("{all}; wait_for 10 all; sort -u /tmp/group")), "to all");
+    // A group has no connection: these go in fragments.
+    let long = [vec![b'-'; 4999], vec![b'\n']].concat();
+    socket.send_to(&long, SocketAddr::new(group, 5002)).expect("there is space");
+    let arrived = "arrived() { [ $(wc -c < /tmp/group) = 5035 ]; }; wait_for 10 arrived";
+    assert_eq!(testbed.linux(&format!("{arrived}; tail -n 1 /tmp/group | tr -d -- -")), "");
 
     // So does Pollux.
     socket.join(group).expect("there is space");

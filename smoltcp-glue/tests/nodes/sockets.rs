@@ -196,8 +196,6 @@ fn calls_return_the_error_kinds_of_the_standard_library() {
         socket.send(b"request").expect("there is space");
         let refused = socket.recv_from(&mut [0; 9]).expect_err("no such host");
         assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
-        let too_long = socket.send(&[0; 2044]).expect_err("it exceeds the MTU");
-        assert!(too_long.to_string().contains("2016 bytes"), "{too_long}");
         let foreign = interface.udp_bind(at(7, 0)).err().expect("the address is not local");
         assert_eq!(foreign.kind(), ErrorKind::AddrNotAvailable);
     };
@@ -283,19 +281,53 @@ fn limits_below_their_least_are_refused() {
     assert!(error.to_string().contains("at least 1 s"), "{error}");
 }
 
-/// Connections carry more than a group does, which has none.
+/// In fragments where neither a connection nor a group carries them whole.
 #[test]
-fn a_datagram_that_a_group_does_not_carry_is_refused() {
+fn the_longest_datagrams_reach_hosts_and_groups() {
     let group = SocketAddr::from(([239, 1, 2, 3], 5000));
-    let sender = |interface: &Interface| {
-        let socket = interface.udp_bind(at(1, 6000)).expect("the port is free");
-        let longest = [7; 2016];
-        socket.send_to(&longest, group).expect("there is space");
-        let error = socket.send_to(&[&longest[..], &[7]].concat(), group).expect_err("too long");
-        let found = (error.kind(), error.to_string().contains("send at most 2016 bytes"));
-        assert_eq!(found, (ErrorKind::InvalidInput, true), "{error}");
-    };
-    two(Mode::Rc, sender, |_| {});
+    for mode in MODES {
+        let sender = |interface: &Interface| {
+            let socket = interface.udp_bind(at(1, 6000)).expect("the port is free");
+            let sizes = [2016, 2017, 20_000, 65_507];
+            let mut acknowledged = [0; 1];
+            socket.set_read_timeout(Some(POLL)).unwrap();
+            // Datagrams are lost until the receiver is there, and has joined.
+            let send_until_heard = |len: usize, to: SocketAddr| {
+                let is_heard = (0..1000).any(|_| {
+                    socket.send_to(&vec![len as u8; len], to).expect("there is space");
+                    socket.recv(&mut [0; 1]).is_ok()
+                });
+                assert!(is_heard, "{len} bytes to {to}, {mode:?}");
+            };
+            for (len, to) in sizes.into_iter().flat_map(|len| [(len, at(2, 5000)), (len, group)]) {
+                send_until_heard(len, to);
+            }
+            socket.set_read_timeout(Some(TIMEOUT)).unwrap();
+            socket.send_to(&vec![9; 10_000], at(1, 6000)).expect("there is space");
+            while acknowledged != [9] {
+                socket.recv(&mut acknowledged).expect("it loops back");
+            }
+            let error = socket.send_to(&vec![7; 65_508], group).expect_err("too long");
+            let found = (error.kind(), error.to_string().contains("send at most 65507 bytes"));
+            assert_eq!(found, (ErrorKind::InvalidInput, true), "{error}");
+            socket.send_to(b"", at(2, 5000)).expect("there is space");
+        };
+        let receiver = |interface: &Interface| {
+            let socket = interface.udp_bind("0.0.0.0:5000").expect("the port is free");
+            socket.join(group.ip()).expect("it is a group");
+            socket.set_read_timeout(Some(TIMEOUT)).unwrap();
+            let mut buffer = vec![0; 65_536];
+            loop {
+                let (len, from) = socket.recv_from(&mut buffer).expect("a datagram");
+                if len == 0 {
+                    break;
+                }
+                assert!(buffer[..len].iter().all(|byte| *byte == len as u8), "{len} bytes");
+                socket.send_to(b"!", from).expect("there is space");
+            }
+        };
+        two(mode, sender, receiver);
+    }
 }
 
 #[test]
@@ -323,7 +355,7 @@ fn datagrams_sent_before_an_interface_is_dropped_arrive() {
 
 #[test]
 #[expect(clippy::disallowed_methods, reason = "it polls two interfaces within a timeout")]
-fn long_datagrams_are_sent_to_a_peer_that_returns_in_connected_mode() {
+fn long_datagrams_reach_a_peer_that_returns_in_connected_mode() {
     let fabric = Embedded::start("single:3").expect("it starts");
     let open = |host: &str, address: &str, mode| {
         let setup = Node::open(&fabric.port(host))
@@ -336,24 +368,19 @@ fn long_datagrams_are_sent_to_a_peer_that_returns_in_connected_mode() {
     let interface = open("host1", "10.0.0.1/24", Mode::Rc);
     let socket = interface.udp_bind(at(1, 7)).expect("the port is free");
     let (long, end) = (vec![7; 20_000], Instant::now() + TIMEOUT);
-    let first = open("host2", "10.0.0.2/24", Mode::Ud);
-    while socket.send_to(&long, at(2, 7)).is_ok() {
-        assert!(Instant::now() < end, "it exceeds the MTU");
-        // Sending serves the other interface only.
-        first.step();
+    for (host, mode) in [("host2", Mode::Ud), ("host3", Mode::Rc)] {
+        let peer = open(host, "10.0.0.2/24", mode);
+        let sink = peer.udp_bind(at(2, 7)).expect("the port is free");
+        while !sink.is_readable() {
+            assert!(Instant::now() < end, "no datagram in time");
+            // Some are lost until the peer, and its MTU, is known.
+            socket.send_to(&long, at(2, 7)).expect("there is space");
+            // Sending serves the other interface only.
+            peer.step();
+        }
+        let mut datagram = vec![0; 20_001];
+        assert_eq!(sink.recv_from(&mut datagram).expect("it arrived").0, long.len());
     }
-    drop(first);
-
-    let second = open("host3", "10.0.0.2/24", Mode::Rc);
-    let sink = second.udp_bind(at(2, 7)).expect("the port is free");
-    while !sink.is_readable() {
-        assert!(Instant::now() < end, "no datagram in time");
-        // Some fail until the new MTU is known.
-        let _ = socket.send_to(&long, at(2, 7));
-        second.step();
-    }
-    let mut datagram = vec![0; 20_001];
-    assert_eq!(sink.recv_from(&mut datagram).expect("it arrived").0, long.len());
 }
 
 #[test]

@@ -6,7 +6,9 @@ use pollux_dataplane::headers::PacketHeaders;
 use pollux_verbs::time::Time;
 use pollux_wire::ip::IpProtocol;
 use pollux_wire::ip::icmpv4::{self, Icmpv4Message, Icmpv4Unreachable};
+use pollux_wire::ip::icmpv6::{self, Icmpv6Message};
 use pollux_wire::ip::ipv4::Ipv4Header;
+use pollux_wire::ip::ipv6::Ipv6Header;
 use pollux_wire::ip::udp;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -25,10 +27,11 @@ fn datagrams_of_every_length_are_echoed() {
             let local = SocketAddr::new(ip(host, is_v6), 7000 + host as u16);
             world.hosts[host].udp_bind(local).expect("the port is free")
         });
-        let longest = 2044 - if is_v6 { 48 } else { 28 };
+        let headers = if is_v6 { 48 } else { 28 };
+        let (unfragmented, longest) = (2044 - headers, 65_535 - headers);
         let to = SocketAddr::new(ip(1, is_v6), 7001);
-        let mut buffer = [0; 4096];
-        for len in [0, 1, 2, 511, longest] {
+        let mut buffer = vec![0; 65_536];
+        for len in [0, 1, 2, 511, unfragmented, unfragmented + 1, 20_000, longest] {
             let payload: Vec<u8> = (0..len).map(|at| at as u8).collect();
             let now = world.now;
             world.hosts[0].udp_send(now, client, (None, to), &payload).expect("there is space");
@@ -44,11 +47,83 @@ fn datagrams_of_every_length_are_echoed() {
             world.until("back", SECOND, |world| world.hosts[0].udp_is_readable(client));
             let back = world.hosts[0].udp_recv(client, &mut buffer).unwrap().expect("a datagram");
             assert_eq!((&buffer[..back.len], back.from), (&payload[..], to));
+            assert!(world.longest <= 2044);
         }
         let now = world.now;
         let refused = world.hosts[0].udp_send(now, client, (None, to), &vec![0; longest + 1]);
         assert_eq!(refused, Err(UdpError::TooBig(longest)));
     }
+}
+
+/// Fragments are lost, late, doubled and reordered: what arrives is whole.
+#[test]
+fn datagrams_in_fragments_arrive_whole_or_not_at_all() {
+    let faults = LinkFaults {
+        lost: 10_000,
+        late: 100_000,
+        duplicated: 50_000,
+        reordered: 50_000,
+        len_max: 0,
+    };
+    for (is_v6, seed) in [(false, 3), (true, 4)] {
+        let config = StackConfig { mtu: 1500, ..StackConfig::default() };
+        let mut world = World::new(seed, &config, faults);
+        let [client, server] = [0, 1].map(|host| {
+            world.hosts[host].udp_bind(SocketAddr::new(ip(host, is_v6), 7000)).unwrap()
+        });
+        let mut buffer = vec![0; 65_536];
+        let mut arrived = 0;
+        for number in 0..200_usize {
+            let (now, len) = (world.now, 1000 + number * 97);
+            let payload = vec![number as u8; len];
+            let to = SocketAddr::new(ip(1, is_v6), 7000);
+            world.hosts[0].udp_send(now, client, (None, to), &payload).unwrap();
+            world.pass(SECOND);
+            while let Some(received) = world.hosts[1].udp_recv(server, &mut buffer).unwrap() {
+                // A doubled one may come in between.
+                assert!(buffer[..received.len].iter().all(|byte| *byte == buffer[0]));
+                assert_eq!(received.len, 1000 + usize::from(buffer[0]) * 97);
+                arrived += 1;
+            }
+        }
+        // One of a hundred packets is lost, and a datagram has up to 14.
+        assert!((150..=250).contains(&arrived), "{arrived} arrived");
+        assert!(world.hosts[1].counts().reassemblies_failed > 0);
+        assert_eq!(world.hosts[1].counts().malformed, 0);
+    }
+}
+
+/// RFC 8201: the next datagrams are in smaller fragments.
+#[test]
+fn a_router_with_a_smaller_mtu_lowers_that_of_fragments() {
+    let mut world = world(&StackConfig { mtu: 2044, ..StackConfig::default() });
+    let client = world.hosts[0].udp_bind(SocketAddr::new(ip(0, true), 7000)).unwrap();
+    let to = SocketAddr::new(ip(1, true), 7001);
+    for mtu in [2044, 1500] {
+        let now = world.now;
+        world.hosts[0].udp_send(now, client, (None, to), &[7; 5000]).unwrap();
+        let first = world.hosts[0].poll_transmit(now).expect("a fragment").to_vec();
+        assert!((mtu - 8..=mtu).contains(&first.len()));
+        while world.hosts[0].poll_transmit(now).is_some() {}
+        let error = too_big(&first, 1500);
+        world.hosts[0].handle_packet(now, &error);
+    }
+}
+
+/// The ICMPv6 packet too big for a packet.
+fn too_big(packet: &[u8], mtu: u32) -> Vec<u8> {
+    let message = Icmpv6Message::PacketTooBig { mtu, original: &packet[..1000] };
+    let (IpAddr::V6(source), IpAddr::V6(destination)) = (ip(1, true), ip(0, true)) else {
+        unreachable!("the addresses are IPv6");
+    };
+    let next_header = IpProtocol::ICMPV6;
+    let header =
+        Ipv6Header { next_header, hop_limit: 64, source, destination, ..Ipv6Header::default() };
+    let mut packet = vec![0; Ipv6Header::LEN + message.wire_len()];
+    let payload = header.write_packet(message.wire_len(), &mut packet).unwrap();
+    message.write(payload).unwrap();
+    icmpv6::fill_checksum(payload, &header.pseudo_header()).unwrap();
+    packet
 }
 
 #[test]
@@ -327,12 +402,9 @@ fn a_stack_wants_only_transport_packets_to_its_addresses_and_datagrams_to_groups
         world.hosts[0].udp_send(now, client, (None, to), b"data").unwrap();
         let packet = world.hosts[0].poll_transmit(now).expect("it was sent").to_vec();
         assert_eq!(take(&mut world.hosts[1], now, &packet), to != at(7, 9), "{to}");
-        // A first fragment, and another protocol.
-        for (offset, byte) in [(6, 0x20), (9, 1)] {
-            let mut other = packet.clone();
-            other[offset] = byte;
-            assert!(!take(&mut world.hosts[1], now, &other), "{to}, byte {offset}");
-        }
+        let mut other = packet.clone();
+        other[9] = IpProtocol::ICMPV4.0;
+        assert!(!take(&mut world.hosts[1], now, &other), "{to}");
     }
     assert!(!take(&mut world.hosts[1], now, &[]) && !take(&mut world.hosts[1], now, &[0x45]));
 }

@@ -7,7 +7,7 @@ use crate::stack::{Stack, StackCounts, UdpError};
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 
-/// Sources of one membership (Linux has 10 by default, and 64 with MLD).
+/// Sources of one membership (Linux has 10 for IPv4 and 64 for IPv6 by default).
 const SOURCES_MAX: usize = 64;
 
 /// The senders whose datagrams a member gets.

@@ -1,0 +1,60 @@
+//! Datagrams of sockets: whole or in fragments, and copies for the members of a group here.
+
+use super::{Host, TxFrame};
+use crate::stack::{UdpError, UdpId, has_no_source};
+use pollux_verbs::time::Time;
+use std::io;
+use std::net::SocketAddr;
+
+impl Host {
+    /// Sends a datagram of a socket; `UdpError::Full` while another packet waits.
+    pub fn udp_send(
+        &mut self,
+        now: Time,
+        id: UdpId,
+        to: SocketAddr,
+        payload: &[u8],
+    ) -> io::Result<()> {
+        // Behind the fragments of another datagram.
+        if !self.can_send() || self.stack.has_queued() {
+            return Err(UdpError::Full.into());
+        }
+        let local = self.stack.udp_local(id);
+        let from = match local.is_some_and(has_no_source) {
+            true => self.source_for(to.ip()).ok(),
+            false => None,
+        };
+        let Self { node, overflow, .. } = self;
+        let mut frame = TxFrame { node: &mut node.worker, overflow, has_overflowed: false };
+        let mtu = self.stack.udp_send_to(now, id, (from, to), payload, &mut frame)?;
+        let has_overflowed = frame.has_overflowed;
+        if to.ip().is_multicast() && !self.loop_back(id, to, has_overflowed) {
+            return Ok(());
+        }
+        match self.written(has_overflowed).len() > mtu as usize && !self.own.contains(&to.ip()) {
+            true => self.fragment(has_overflowed, mtu),
+            false => self.dispatch(now, has_overflowed),
+        }
+        if self.stack.has_queued() {
+            self.transmit(now);
+        }
+        Ok(())
+    }
+
+    /// Queues what was just written in fragments.
+    #[cold]
+    pub(super) fn fragment(&mut self, has_overflowed: bool, mtu: u32) {
+        let Self { node, stack, overflow, .. } = self;
+        stack.fragment(if has_overflowed { overflow } else { node.worker.drafted() }, mtu);
+    }
+
+    /// Copies the datagram to a group that was just written to members here. Returns whether it is
+    /// sent, too.
+    fn loop_back(&mut self, id: UdpId, to: SocketAddr, has_overflowed: bool) -> bool {
+        let has_listeners = self.node.worker.is_destination(to.ip());
+        if self.stack.udp_loops(id, to, has_listeners) {
+            self.looped.push(self.written(has_overflowed).to_vec());
+        }
+        self.stack.udp_options(id).is_ok_and(|options| options.multicast_ttl > 0)
+    }
+}
