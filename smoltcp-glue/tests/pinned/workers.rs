@@ -184,6 +184,29 @@ fn datagrams_reach_the_worker_of_their_port() {
     (5000..5016).for_each(|port| drop(bind(port)));
 }
 
+/// Fragments have no flow: a packet is put together before it is handed to the worker of its port.
+#[test]
+fn datagrams_in_fragments_reach_the_worker_of_their_port() {
+    for mode in [Mode::Ud, Mode::Rc] {
+        let two = two_of(mode, [3, 2]);
+        let server = two.second.udp_bind(at(2, 5000)).expect("the port is free");
+        server.set_read_timeout(Some(TIMEOUT)).unwrap();
+        // One for each worker, and more.
+        let clients: Vec<_> = (0..9).map(|_| two.first.udp_bind(at(1, 0)).expect("free")).collect();
+        let mut buffer = vec![0; 65_536];
+        for (client, number) in clients.iter().zip(1..) {
+            client.set_read_timeout(Some(TIMEOUT)).unwrap();
+            let datagram = vec![number; 65_507 - usize::from(number)];
+            client.send_to(&datagram, at(2, 5000)).expect("there is space");
+            let (len, from) = server.recv_from(&mut buffer).expect("it arrives");
+            assert!(buffer[..len] == datagram, "{len} bytes of {number}, {mode:?}");
+            server.send_to(&buffer[..len], from).expect("there is space");
+            let len = client.recv(&mut buffer).expect("it comes back");
+            assert!(buffer[..len] == datagram, "{len} bytes of {number}, {mode:?}");
+        }
+    }
+}
+
 #[test]
 fn any_worker_can_have_members_of_a_group() {
     let two = two_of(Mode::Rc, [2, 2]);
