@@ -48,10 +48,9 @@
 //! of their own. It also serves the sockets of an inline application that makes no calls, so that
 //! no peer gives up.
 //!
-//! Sockets have the calls of `std::net`, with its types and its kinds of errors; one test holds the
-//! kernel's, inline and pinned sockets to the same code. What differs: an interface opens them
-//! (`ib0.tcp_connect`, `ib0.tcp_listen`, `ib0.udp_bind`), written data is sent at once unless
-//! `set_nodelay(false)` is called, and `flush` waits for the peer's acknowledgment.
+//! Sockets have the calls of `std::net`, with its types and its kinds of errors; an interface opens
+//! them (`ib0.tcp_connect`, `ib0.tcp_listen`, `ib0.udp_bind`). [`guide::from_std`] has what else
+//! differs from the kernel's, and all defaults; [`guide`] has a page for each kind of program.
 //!
 //! Connections to a peer whose process dies end by `ConnectionReset`, within five seconds if its
 //! port leaves the subnet with it, as on the software fabric; else keep-alive ends them, or the
@@ -68,7 +67,8 @@
 //!    of a thread for a task;
 //!    `hand_off`: packets steered between workers;
 //! 5. [`smoltcp`]: an interface as a device of smoltcp, whose packets wait in `arrivals`;
-//! 6. [`stack`]: the protocol logic, without I/O.
+//! 6. [`stack`]: the protocol logic, without I/O;
+//! 7. [`guide`]: pages for programs, without code.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
@@ -77,6 +77,7 @@ mod clock;
 mod control_requests;
 mod control_thread;
 pub mod error;
+pub mod guide;
 mod hand_off;
 pub mod host;
 pub mod interface;

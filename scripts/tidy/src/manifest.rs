@@ -14,7 +14,7 @@ pub struct Package<'a> {
 
 /// Allowed dependencies: upwards only, so that bytes know no protocol, and protocols no device. A
 /// crate may also use the dependencies of its dependencies, except for [`BACKENDS`].
-const DIRECTION: [(&str, &[&str]); 21] = [
+const DIRECTION: [(&str, &[&str]); 22] = [
     ("dataplane/wire", &[]),
     ("dataplane/wire/referee", &["dataplane/wire"]),
     ("dataplane/wire/referee/roce", &["dataplane/wire/referee", BACKENDS[0]]),
@@ -34,6 +34,7 @@ const DIRECTION: [(&str, &[&str]); 21] = [
     ("control/node", &["control", BACKENDS[0], BACKENDS[1], BACKENDS[2]]),
     ("smoltcp-glue", &["control/node"]),
     ("smoltcp-glue/programs", &["smoltcp-glue"]),
+    ("smoltcp-glue/tasks", &["smoltcp-glue"]),
     // The demonstration shows what applications link.
     ("control/appliance", &["control/node", "smoltcp-glue"]),
     ("benches", &["smoltcp-glue", BACKENDS[0], BACKENDS[1], BACKENDS[2]]),

@@ -168,7 +168,7 @@ fn calls_return_the_error_kinds_of_the_standard_library() {
     socket.send(b"request").expect("there is space");
     let refused = socket.recv_from(&mut [0; 9]).expect_err("no such host");
     assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
-    let too_long = socket.send(&[0; 65_508]).expect_err("no packet is so long");
+    let too_long = socket.send(&vec![0; 65_508]).expect_err("no packet is so long");
     assert!(too_long.to_string().contains("65507 bytes"), "{too_long}");
     let no_port = socket.send_to(b"", at(2, 0)).expect_err("port 0 is invalid");
     assert_eq!(no_port.kind(), ErrorKind::InvalidInput);
