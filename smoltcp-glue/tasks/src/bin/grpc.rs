@@ -3,6 +3,7 @@
 //! ```sh
 //! cargo run --release -p pollux-tasks --bin grpc
 //! ```
+#![forbid(unsafe_code)]
 
 use generated::words_client::WordsClient;
 use generated::words_server::{Words, WordsServer};

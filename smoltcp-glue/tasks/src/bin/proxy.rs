@@ -4,6 +4,7 @@
 //! ```sh
 //! cargo run --release -p pollux-tasks --bin proxy
 //! ```
+#![forbid(unsafe_code)]
 
 use pollux_tasks::up;
 use std::error::Error;

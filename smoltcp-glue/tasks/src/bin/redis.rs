@@ -3,6 +3,7 @@
 //! ```sh
 //! cargo run --release -p pollux-tasks --bin redis
 //! ```
+#![forbid(unsafe_code)]
 
 use futures_util::future::join_all;
 use futures_util::{SinkExt, StreamExt};
