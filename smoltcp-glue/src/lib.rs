@@ -100,5 +100,6 @@ pub use node::{Node, Setup};
 pub use pollux_node::Opened;
 pub use pollux_node::config::Mode;
 pub use pollux_wire::keys::PKey;
+pub use stack::{TcpInfo, TcpState};
 pub use tcp::{TcpListener, TcpStream};
 pub use udp::{UdpSlot, UdpSocket};

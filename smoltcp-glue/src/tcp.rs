@@ -2,7 +2,7 @@
 
 use crate::error::check_keepalive;
 use crate::interface::{Interface, resolve};
-use crate::stack::{ListenerId, TcpError, TcpId};
+use crate::stack::{ListenerId, TcpError, TcpId, TcpInfo};
 use crate::std_calls::timeout_calls;
 use crate::timeout::{CallTimeout, SocketTimeout};
 use std::cell::Cell;
@@ -204,6 +204,11 @@ impl TcpStream {
     /// Whether written data is sent at once.
     pub fn nodelay(&self) -> io::Result<bool> {
         Ok(self.ends.interface.with(|inner, _| inner.stack.tcp_nodelay(self.ends.id))?)
+    }
+
+    /// The connection as it is now: round-trip time, windows, queues and counters.
+    pub fn info(&self) -> io::Result<TcpInfo> {
+        Ok(self.ends.interface.with(|inner, now| inner.stack.tcp_info(now, self.ends.id))?)
     }
 
     /// The error that has ended the connection, once.

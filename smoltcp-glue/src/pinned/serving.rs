@@ -75,6 +75,12 @@ impl TcpEnd {
         Some((end, (reader, writer)))
     }
 
+    /// Bytes in the rings, from the application and to it.
+    pub(super) fn queued(&mut self) -> (usize, usize) {
+        let capacity = self.incoming.capacity();
+        (self.outgoing.len(usize::MAX), capacity - self.incoming.space(capacity))
+    }
+
     /// The requested state is read only here, so the ring of notifications never names a socket
     /// that was removed.
     pub(super) fn handle_notification(&mut self) {

@@ -8,7 +8,7 @@ use super::tcp_line::{ConnectionState, RequestedState, StreamEnd, TcpLine};
 use super::waiters::TaskSlot;
 use super::{Hold, lock};
 use crate::error::check_keepalive;
-use crate::stack::TcpError;
+use crate::stack::{TcpError, TcpInfo};
 use crate::std_calls::timeout_calls;
 use crate::timeout::{CallTimeout, SocketTimeout};
 use pollux_mem::byte_ring;
@@ -125,6 +125,12 @@ impl TcpStream {
     pub fn nodelay(&self) -> io::Result<bool> {
         let id = self.ends.line.id;
         ask(&self.ends.hold.doorbell, move |worker, _| Ok(worker.inner.stack.tcp_nodelay(id)?))
+    }
+
+    /// The connection as it is now: round-trip time, windows, queues and counters.
+    pub fn info(&self) -> io::Result<TcpInfo> {
+        let id = self.ends.line.id;
+        ask(&self.ends.hold.doorbell, move |worker, now| Ok(worker.tcp_info(now, id)?))
     }
 
     /// The error that has ended the connection, once.

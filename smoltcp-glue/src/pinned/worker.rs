@@ -23,7 +23,7 @@ use crate::control_thread::ControlHandle;
 use crate::host::Host;
 use crate::interface::{SHUTDOWN_MAX, disconnect, flush_sockets, hand_to_control};
 use crate::stack::slab::SlabMap;
-use crate::stack::{BindError, ListenerId, SocketId, TcpId};
+use crate::stack::{BindError, ListenerId, SocketId, TcpError, TcpId, TcpInfo};
 use pollux_dataplane::engine::{self, Handle, Work};
 use pollux_mem::mpsc;
 use pollux_verbs::time::Time;
@@ -297,6 +297,17 @@ impl Worker<'_> {
         let stream = self.stream(now, id, slot).ok_or(BindError::Full)?;
         stream.set_linger(true);
         Ok(stream)
+    }
+
+    /// Queues include the rings.
+    pub(super) fn tcp_info(&mut self, now: Time, id: TcpId) -> Result<TcpInfo, TcpError> {
+        let mut info = self.inner.stack.tcp_info(now, id)?;
+        if let Some(end) = self.tcp.get_mut(id) {
+            let (unsent, unread) = end.queued();
+            (info.send_queue, info.receive_queue) =
+                (info.send_queue + unsent, info.receive_queue + unread);
+        }
+        Ok(info)
     }
 
     pub(super) fn row(&self) -> WorkerRow {

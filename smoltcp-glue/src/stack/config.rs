@@ -116,6 +116,8 @@ pub struct StackCounts {
     pub keepalive_timeouts: u64,
     /// Segments without a connection or listener.
     pub tcp_refused: u64,
+    /// Retransmitted segments, SYN and FIN included.
+    pub tcp_retransmissions: u64,
     /// Polls of connections for segments to send.
     pub tcp_polls: u64,
     /// ICMP errors about packets that were not sent from here.

@@ -31,7 +31,8 @@ mod udp;
 pub use config::{KEEPALIVE_MIN, StackConfig, StackCounts, TcpConfig};
 pub use outbox::PacketSink;
 pub use shard::FlowShard;
-pub use tcp::{ListenerId, TcpError, TcpId};
+pub use smoltcp::socket::tcp::State as TcpState;
+pub use tcp::{ListenerId, TcpError, TcpId, TcpInfo};
 pub use udp::{UdpError, UdpId, UdpOptions, UdpReceived};
 pub(crate) use udp::{has_no_source, packet_len as udp_packet_len};
 

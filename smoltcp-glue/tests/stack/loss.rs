@@ -10,7 +10,7 @@ const MINUTE: Duration = Duration::from_secs(60);
 const ALL: u32 = 1_000_000;
 
 /// Transfers a stream in one direction and checks every byte; returns the duration.
-fn stream(world: &mut World, [from, to]: [TcpId; 2], bytes: usize) -> Duration {
+pub fn stream(world: &mut World, [from, to]: [TcpId; 2], bytes: usize) -> Duration {
     let (mut sent, mut received, mut buffer) = (0, 0, vec![0; 100_000]);
     let start = world.now;
     world.until("all is received", MINUTE, |world| {

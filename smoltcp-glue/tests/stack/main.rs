@@ -2,6 +2,7 @@
 
 mod hostile;
 mod icmp;
+mod info;
 mod isn;
 mod loss;
 mod many;

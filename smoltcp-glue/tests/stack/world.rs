@@ -1,8 +1,11 @@
 //! Two stacks and a link between them, in virtual time. Faults of the link depend on a seed.
 
 use pollux::stack::{Stack, StackConfig, TcpError, TcpId};
+use pollux_dataplane::headers::PacketHeaders;
 use pollux_verbs::rng::SeededRng;
 use pollux_verbs::time::Time;
+use pollux_wire::ip::IpProtocol;
+use pollux_wire::ip::tcp::TcpSegment;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -38,10 +41,20 @@ pub struct World {
     pub longest: usize,
     /// Bytes of packets with data.
     pub bytes: u64,
+    /// Bytes of data of TCP segments.
+    pub payload: u64,
     /// For each host, a reordered packet and how many others are to overtake it.
     held: [Option<(u32, Vec<u8>)>; 2],
     rng: SeededRng,
     flight: BTreeMap<(Time, u64), (usize, Vec<u8>)>,
+}
+
+/// The bytes of data of a TCP segment.
+fn payload_len(packet: &[u8]) -> Option<usize> {
+    let headers = PacketHeaders::parse_ip(packet).ok()?;
+    let is_tcp = headers.is_plain_transport() && headers.protocol == IpProtocol::TCP;
+    let segment = TcpSegment::parse(headers.payload(packet)).ok().filter(|_| is_tcp)?;
+    Some(segment.payload().len())
 }
 
 /// The address of a host.
@@ -74,6 +87,7 @@ impl World {
             packets: 0,
             longest: 0,
             bytes: 0,
+            payload: 0,
             held: [None, None],
             rng,
             flight,
@@ -84,6 +98,7 @@ impl World {
     pub fn send(&mut self, to: usize, packet: Vec<u8>) {
         self.packets += 1;
         self.longest = self.longest.max(packet.len());
+        self.payload += payload_len(&packet).unwrap_or(0) as u64;
         if packet.len() > DATALESS_MAX {
             self.bytes += packet.len() as u64;
         }

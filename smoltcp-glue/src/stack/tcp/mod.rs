@@ -24,7 +24,7 @@ mod segment;
 mod service_clock;
 mod turn;
 
-pub use connection::{Connection, TcpError};
+pub use connection::{Connection, TcpError, TcpInfo};
 pub use listener::{Listener, ListenerId};
 
 use super::config::TcpConfig;

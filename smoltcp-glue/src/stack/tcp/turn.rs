@@ -90,7 +90,8 @@ impl Tcp {
             let is_sent = written.is_some();
             connection.had_nothing_to_send = !is_sent;
             if let Some(written) = written {
-                connection.note_sent((now, self.service_clock.at(now)), &written);
+                let times = (now, self.service_clock.at(now));
+                counts.tcp_retransmissions += u64::from(connection.note_sent(times, &written));
             }
             if connection.is_paused() && !is_sent {
                 self.ready.push_back(id);

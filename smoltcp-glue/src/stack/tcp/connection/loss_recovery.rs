@@ -10,6 +10,7 @@
 
 use super::Connection;
 use super::recovery::Recovery;
+use super::round_trip::RoundTripTimer;
 use super::window::Window;
 use crate::stack::outbox::Packet;
 use crate::stack::packet::header_len;
@@ -45,6 +46,12 @@ pub(in crate::stack::tcp) struct LossRecovery {
     pub(in crate::stack::tcp) sent_to: u32,
     /// The peer's sequence number after all bytes that the application read.
     pub(super) read_to: u32,
+    /// All bytes that the application wrote, and read.
+    pub(super) written: u64,
+    pub(super) read: u64,
+    /// Segments and bytes.
+    pub(super) retransmitted: (u64, u64),
+    pub(super) timer: RoundTripTimer,
     /// From the peer's SYN.
     shift: u8,
     mss: Option<u16>,
@@ -98,15 +105,37 @@ impl LossRecovery {
         Self { quick_for: QUICK_AT_FIRST, ..Self::default() }
     }
 
-    pub(super) const fn note_written(&mut self, now: Time, written: &Written) {
+    /// Returns whether it is a retransmission.
+    pub(super) fn note_written(&mut self, now: Time, written: &Written) -> bool {
         (self.unanswered, self.sent_at) = (0, now);
-        let end = written.end();
+        let (start, end, before) = (written.sequence_number, written.end(), self.sent_to);
         if written.syn {
+            let is_again = self.syn.0 > 0;
             self.syn = (self.syn.0 + 1, now);
             (self.given_to, self.sent_to) = (end, end);
-        } else if is_after(end, self.sent_to) && !written.rst {
-            self.sent_to = end;
+            self.retransmitted.0 += u64::from(is_again);
+            return is_again;
         }
+        if is_after(end, before) && !written.rst {
+            self.sent_to = end;
+            self.timer.note_sent(now, end);
+        }
+        start != before && self.note_repeated(before, written)
+    }
+
+    /// `before` is SND.MAX before this segment, which does not begin there.
+    #[cold]
+    fn note_repeated(&mut self, before: u32, written: &Written) -> bool {
+        let start = written.sequence_number;
+        let is_again = written.bytes > 0 && is_after(before, start);
+        if is_again {
+            // A FIN is no data.
+            let data = written.bytes.min(self.given_to.wrapping_sub(start));
+            self.retransmitted.0 += 1;
+            self.retransmitted.1 += u64::from(data.min(before.wrapping_sub(start)));
+            self.timer.note_retransmitted();
+        }
+        is_again
     }
 
     fn note_syn(&mut self, segment: &TcpSegment<'_>) {
@@ -124,7 +153,7 @@ impl LossRecovery {
         self.window = segment.header().window.div_ceil(1 << self.shift);
     }
 
-    fn first_timeout(&self, is_single: bool) -> Duration {
+    pub(super) fn first_timeout(&self, is_single: bool) -> Duration {
         (self.opening * 2).max(if is_single { FIRST_TIMEOUT_OF_SINGLE } else { FIRST_TIMEOUT })
     }
 }
@@ -199,6 +228,10 @@ impl Connection {
         {
             self.loss_recovery.window = header.window;
         }
+        if self.loss_recovery.timer.is_timing() {
+            let first = self.snd_una();
+            self.loss_recovery.timer.note_acknowledged(at.now, first);
+        }
         if !segment.payload().is_empty() {
             let unanswered = self.loss_recovery.unanswered + segment.payload().len();
             self.loss_recovery.unanswered = if answer.is_some() { 0 } else { unanswered };
@@ -225,7 +258,11 @@ impl Connection {
         if let (1, since) = recovery.syn
             && !is_opening(state)
         {
-            recovery.opening = Duration::from_nanos(now.nanos().saturating_sub(since.nanos()));
+            recovery.opening = now.since(since);
+            // A SYN cookie has no time.
+            if recovery.opening > Duration::ZERO {
+                recovery.timer.round_trip.sample(recovery.opening);
+            }
         }
     }
 

@@ -8,12 +8,15 @@
 //! until its data are acknowledged, or until the user timeout.
 
 mod acceptance;
+mod info;
 mod loss_recovery;
 mod recovery;
 mod resend;
+mod round_trip;
 mod window;
 
 pub(super) use acceptance::Acceptance;
+pub use info::TcpInfo;
 pub(super) use loss_recovery::is_after;
 
 use super::engine::{At, Engine, Written, beginning, seal};
@@ -186,16 +189,17 @@ impl Connection {
         self.state() == State::Closed && self.socket_ref().remote_endpoint().is_none()
     }
 
-    /// A packet was sent. Without data or a SYN in it, no answer is expected.
+    /// A packet was sent; returns whether it is a retransmission. Without data or a SYN in it, no
+    /// answer is expected.
     ///
     /// Why not smoltcp's timeout: it counts any silence, and would end idle connections, and those
     /// whose window is closed for longer than the interval of window probes.
-    pub(super) fn note_sent(&mut self, (now, served): (Time, Time), written: &Written) {
-        self.loss_recovery.note_written(now, written);
+    pub(super) fn note_sent(&mut self, (now, served): (Time, Time), written: &Written) -> bool {
         let is_opening = matches!(self.state(), State::SynSent | State::SynReceived);
         if is_opening || self.socket_ref().send_queue() > 0 {
             self.unanswered_since.get_or_insert(served);
         }
+        self.loss_recovery.note_written(now, written)
     }
 
     /// A packet was received in this former state. Only progress of the peer restarts the user
@@ -325,6 +329,7 @@ impl Connection {
             Ok(taken) => {
                 self.loss_recovery.given_to =
                     self.loss_recovery.given_to.wrapping_add(taken as u32);
+                self.loss_recovery.written += taken as u64;
                 Ok(Some(taken))
             }
             Err(_) => Err(TcpError::ShutDown),
@@ -340,6 +345,7 @@ impl Connection {
             (Ok(0), None) if !buffer.is_empty() => Ok(None),
             (Ok(taken), _) => {
                 self.loss_recovery.read_to = self.loss_recovery.read_to.wrapping_add(taken as u32);
+                self.loss_recovery.read += taken as u64;
                 Ok(Some(taken))
             }
             // All data of the peer were read.

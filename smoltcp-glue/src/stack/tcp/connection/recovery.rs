@@ -11,6 +11,7 @@
 //! bytes and writes segments; its congestion control is off, and the peer's window that it sees is
 //! the congestion window.
 
+use super::round_trip::RoundTrip;
 use super::window::Window;
 use crate::stack::mtu::MTU_MAX;
 use crate::stack::tcp::scoreboard::{Arrivals, Scoreboard};
@@ -84,35 +85,11 @@ impl Length {
     }
 }
 
-/// RFC 6298 2.
-#[derive(Debug, Default)]
-struct RoundTrip {
-    /// The sample of the SYN.
-    opening: Duration,
-    smoothed: Option<Duration>,
-    variation: Duration,
-    latest: Duration,
-}
-
-impl RoundTrip {
-    fn sample(&mut self, took: Duration) {
-        self.latest = took;
-        let Some(smoothed) = self.smoothed else {
-            (self.smoothed, self.variation) = (Some(took), took / 2);
-            return;
-        };
-        self.variation = (self.variation * 3 + smoothed.abs_diff(took)) / 4;
-        self.smoothed = Some((smoothed * 7 + took) / 8);
-    }
-
-    fn smoothed(&self) -> Duration {
-        self.smoothed.unwrap_or(self.opening.max(RTT_INITIAL))
-    }
-}
-
 #[derive(Debug)]
 pub(super) struct Recovery {
     board: Scoreboard,
+    /// The sample of the SYN.
+    opening: Duration,
     round_trip: RoundTrip,
     length: Length,
     window: usize,
@@ -158,7 +135,8 @@ impl Recovery {
         let window = board.outstanding().max(SEGMENTS_MIN * segment);
         let mut recovery = Self {
             board,
-            round_trip: RoundTrip { opening, ..RoundTrip::default() },
+            opening,
+            round_trip: RoundTrip::default(),
             length: Length { limit: MTU_MAX, arrived: 0, lost: 0, without_loss: 0, since: 0 },
             window,
             threshold: usize::MAX,
@@ -259,7 +237,7 @@ impl Recovery {
     }
 
     fn detect_losses(&mut self, now: Time) {
-        let time_threshold = 2 * self.round_trip.smoothed().max(self.round_trip.latest);
+        let time_threshold = 2 * self.smoothed().max(self.round_trip.latest);
         let (losses, late_at) = self.board.detect_losses(now, time_threshold, self.length.since);
         self.late_at = late_at;
         if losses.end_number > self.reduced_before {
@@ -277,14 +255,21 @@ impl Recovery {
         self.reduced_before = self.board.next_number;
     }
 
-    fn restart_timer(&mut self, now: Time) {
-        let answer = self.round_trip.smoothed() * 2 + self.round_trip.variation * 4;
+    fn smoothed(&self) -> Duration {
+        self.round_trip.smoothed.unwrap_or(self.opening.max(RTT_INITIAL))
+    }
+
+    pub(super) fn timeout(&self) -> Duration {
+        let answer = self.smoothed() * 2 + self.round_trip.variation * 4;
         let delay = if self.is_single() { self.ack_delay } else { Duration::ZERO };
         let timeout =
             answer.max(TIMEOUT_MIN).saturating_mul(1 << self.backoff.max(self.timeouts).min(20));
-        let timeout = (timeout + delay).min(TIMEOUT_MAX);
+        (timeout + delay).min(TIMEOUT_MAX)
+    }
+
+    fn restart_timer(&mut self, now: Time) {
         let waits = self.board.outstanding() > 0 || self.peer_window == 0 && self.has_unsent;
-        self.timeout_at = waits.then_some(now + timeout);
+        self.timeout_at = waits.then_some(now + self.timeout());
     }
 
     fn is_single(&self) -> bool {

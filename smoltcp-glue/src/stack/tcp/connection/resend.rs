@@ -60,7 +60,6 @@ impl Connection {
                     let is_first = self.loss_recovery.active.as_ref()?.peer_next.is_none();
                     let written = self.send_draft(sink, draft)?;
                     if is_first {
-                        self.loss_recovery.note_written(at.now, &written);
                         self.tell_window(at, engine);
                     }
                     return Some(written);
