@@ -12,10 +12,12 @@
 //! The thread sleeps until an event of a worker, a request or a timer ends that. A worker wakes it
 //! only if it sleeps. The thread ends when all handles are gone.
 
+use crate::admin::{ProgramAdmin, SocketsRequest};
 use crate::clock::Clock;
 use pollux_node::interface as node;
 use pollux_node::node::waker::{Waker, Woken, waker};
 use pollux_verbs::time::Time;
+use rustix::event::{PollFd, PollFlags};
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -40,6 +42,9 @@ pub(crate) trait StepHooks: Send + 'static {
 
     /// Requests were answered.
     fn handle_answers(&self) {}
+
+    /// Passes a request to a worker; `false` if there is none of this number.
+    fn ask_sockets(&mut self, now: Time, worker: usize, request: SocketsRequest) -> bool;
 
     /// Has its device wake the thread from now on. Another call of [`StepHooks::after_step`]
     /// follows.
@@ -79,11 +84,16 @@ impl ControlThread {
         interface: node::IpoibLink,
         clock: Clock,
         hooks: impl StepHooks,
+        mut admin: Option<ProgramAdmin>,
     ) -> io::Result<Self> {
         let (waker, woken) = waker()?;
+        if let Some(admin) = &mut admin {
+            admin.wake_by(waker.share());
+        }
         let (requests, received) = sync_channel(REQUESTS_MAX);
+        let pending = Vec::new();
         let control =
-            Control { interface, clock, requests: received, pending: Vec::new(), woken, hooks };
+            Control { interface, clock, requests: received, pending, woken, hooks, admin };
         let thread = Builder::new().name("pollux-control".into()).spawn(|| control.run())?;
         Ok(Self { handle: Some(ControlHandle { requests, waker }), thread: Some(thread) })
     }
@@ -165,6 +175,7 @@ struct Control<A> {
     pending: Vec<Request>,
     woken: Woken,
     hooks: A,
+    admin: Option<ProgramAdmin>,
 }
 
 impl<A: StepHooks> Control<A> {
@@ -173,6 +184,9 @@ impl<A: StepHooks> Control<A> {
             self.woken.clear();
             let is_busy = self.step_until_idle() | has_requests;
             self.answer();
+            if let Some(admin) = &mut self.admin {
+                admin.turn(self.clock.now(), &mut self.hooks);
+            }
             if !is_busy {
                 self.sleep();
             }
@@ -228,13 +242,16 @@ impl<A: StepHooks> Control<A> {
         if !matches!(self.take_requests(), Ok(false)) || self.step() {
             return;
         }
-        let Self { interface, hooks, .. } = self;
+        let Self { interface, hooks, admin, .. } = self;
         let until_timer =
             interface.poll_timeout().map_or(SLEEP_MAX, |due| due.since(now).min(SLEEP_MAX));
         let port = interface.sleep_port();
         let longest = until_timer.min(port.sleep_max()).min(hooks.sleep_max(now));
         let descriptors = port.descriptors().chain(hooks.descriptor());
-        self.woken.sleep_at(descriptors, longest);
+        let descriptors = descriptors.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+        let longest = admin.as_ref().map_or(longest, |admin| admin.sleep_max(now).min(longest));
+        let all = descriptors.chain(admin.iter().flat_map(ProgramAdmin::poll_fds));
+        self.woken.sleep_polling(all, longest);
     }
 }
 

@@ -39,6 +39,9 @@ pub enum UpError {
     /// A worker did not start, and why.
     #[error("the interface has no worker: {0}")]
     Worker(String),
+    /// The admin socket cannot be opened at this path.
+    #[error("cannot listen at the socket {0}: {1}")]
+    Socket(String, io::Error),
     /// The system has no thread, or no socket between threads, for the control plane.
     #[error("cannot start the control thread of the interface: {0}")]
     Thread(io::Error),

@@ -14,6 +14,7 @@
 mod datagrams;
 mod sleep;
 
+use crate::admin::SocketsRequest;
 use crate::arrivals::Arrivals;
 use crate::hand_off::{HandOff, HandOffCounts, among};
 use crate::stack::{PacketSink, Stack, StackConfig};
@@ -29,6 +30,7 @@ use pollux_verbs::time::Time;
 use std::collections::BTreeSet;
 use std::io;
 use std::net::IpAddr;
+use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
 /// Packets sent before the device is polled again.
@@ -55,6 +57,8 @@ pub struct Host {
     hand_off: Option<HandOff>,
     /// Packets for a stack of the application, in place of the sockets.
     pub(crate) arrivals: Option<Arrivals>,
+    /// Requests of the control thread to the thread that steps this host.
+    pub(crate) requests: Option<Receiver<SocketsRequest>>,
     /// Packets that were longer than the path to their destination carries.
     pub(crate) too_big: u64,
     /// Groups that the sockets of a worker without control plane left; worker 0 leaves them.
@@ -92,6 +96,7 @@ impl Host {
             looped: Vec::new(),
             hand_off: None,
             arrivals: None,
+            requests: None,
             too_big: 0,
             left_groups: Vec::new(),
             own: BTreeSet::new(),
@@ -343,6 +348,13 @@ impl Host {
             if mtu.is_some() || worker.is_on_link(to) {
                 self.stack.set_path_mtu(now, to, mtu);
             }
+        }
+        self.answer_requests(now);
+    }
+
+    fn answer_requests(&self, now: Time) {
+        for request in self.requests.iter().flat_map(Receiver::try_iter) {
+            request.answer(now, &self.stack, |_| (0, 0));
         }
     }
 }

@@ -10,6 +10,7 @@
 //!
 //! An [`Interface`] drives a [`Host`], which has neither clock nor thread, by the system clock.
 
+use crate::admin::ProgramAdmin;
 use crate::clock::Clock;
 use crate::control_requests::NeighborRoute;
 use crate::control_thread::{ControlHandle, ControlThread};
@@ -64,6 +65,7 @@ impl Interface {
         settings: &InterfaceSettings,
         config: &StackConfig,
         timeout: Duration,
+        admin: Option<ProgramAdmin>,
     ) -> Result<Self, UpError> {
         let clock = Clock::begin();
         let settings = InterfaceSettings { workers: 1, ..settings.clone() };
@@ -71,7 +73,8 @@ impl Interface {
             .map_err(UpError::Device)?;
         let [host] = <[_; 1]>::try_from(hosts).ok().expect("there is one");
         let (stand_in, shared_host, woken) = StandIn::new(host).map_err(UpError::Thread)?;
-        let control = ControlThread::start(control, clock, stand_in).map_err(UpError::Thread)?;
+        let control =
+            ControlThread::start(control, clock, stand_in, admin).map_err(UpError::Thread)?;
         let interface = Self { inner: Rc::new(Inner { control, shared_host, clock, woken }) };
         interface.wait_until_up(&settings, timeout)?;
         Ok(interface)

@@ -52,6 +52,9 @@
 //! them (`ib0.tcp_connect`, `ib0.tcp_listen`, `ib0.udp_bind`). [`guide::from_std`] has what else
 //! differs from the kernel's, and all defaults; [`guide`] has a page for each kind of program.
 //!
+//! [`TcpStream::info`] returns what a connection has measured and counted. A program whose interface
+//! has an admin socket ([`Setup::admin_socket`]) shows its sockets to `pollux show sockets`.
+//!
 //! Connections to a peer whose process dies end by `ConnectionReset`, within five seconds if its
 //! port leaves the subnet with it, as on the software fabric; else keep-alive ends them, or the
 //! user timeout ([`stack::TcpConfig`]). Those to a peer that was started anew end at once. A peer
@@ -63,6 +66,7 @@
 //!    `std_calls`: calls that they share with pinned ones; [`error`]: error types;
 //! 3. `control_thread`: the thread of the protocols; `control_requests`: the requests of sockets to
 //!    it; `clock`: the time of both; `stand_in`: serves the sockets of an absent application;
+//!    `admin`: `pollux show sockets`;
 //! 4. [`pinned`]: sockets for any thread, and several workers for one interface; `promise`: a value
 //!    of a thread for a task;
 //!    `hand_off`: packets steered between workers;
@@ -72,6 +76,7 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+mod admin;
 mod arrivals;
 mod clock;
 mod control_requests;

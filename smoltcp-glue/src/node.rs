@@ -1,5 +1,6 @@
 //! Opens a device, by name or by configuration file, and an interface on it.
 
+use crate::admin::ProgramAdmin;
 use crate::error::{UpError, check_keepalive};
 use crate::interface::Interface;
 use crate::pinned;
@@ -15,7 +16,7 @@ use pollux_wire::ip::ipv6::IPV6_MTU_MIN;
 use pollux_wire::keys::PKey;
 use std::future::poll_fn;
 use std::net::IpAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::thread::Builder;
 use std::time::Duration;
 
@@ -34,12 +35,14 @@ enum Plan {
 /// The settings of an interface. [`Setup::up`] opens it.
 #[derive(Clone, Debug)]
 pub struct Setup {
+    name: String,
     settings: InterfaceSettings,
     stack: StackConfig,
     wrong: Option<Wrong>,
     /// The upper bound of the MTU, in bytes.
     mtu_max: u32,
     timeout: Duration,
+    admin: Option<PathBuf>,
 }
 
 /// The first invalid setting; [`Setup::up`] returns it.
@@ -124,7 +127,8 @@ impl Node {
             frames: FrameAccess::Auto,
         });
         let stack = StackConfig { mtu: settings.mtu, ..stack };
-        Setup { mtu_max: settings.mtu, settings, stack, wrong, timeout }
+        let (name, mtu_max) = (name.into(), settings.mtu);
+        Setup { name, mtu_max, settings, stack, wrong, timeout, admin: None }
     }
 }
 
@@ -182,11 +186,20 @@ impl Setup {
         self
     }
 
+    /// Opens an admin socket at this path with the interface, for this user's programs: `pollux
+    /// show sockets --socket PATH` prints the interface's sockets. There is none by default.
+    #[must_use]
+    pub fn admin_socket(mut self, path: impl Into<PathBuf>) -> Self {
+        self.admin = Some(path.into());
+        self
+    }
+
     /// Opens the device, and waits until the interface is up and its addresses are usable.
     pub fn up(self) -> Result<Interface, UpError> {
-        let Self { settings, stack, timeout, .. } = self.check()?;
-        let opened = settings.open_device().map_err(UpError::Open)?;
-        Interface::open(opened, &settings, &stack, timeout)
+        let setup = self.check()?;
+        let admin = setup.open_admin()?;
+        let opened = setup.settings.open_device().map_err(UpError::Open)?;
+        Interface::open(opened, &setup.settings, &setup.stack, setup.timeout, admin)
     }
 
     /// As [`Setup::up`], as a device for smoltcp's own stack.
@@ -219,8 +232,14 @@ impl Setup {
         opened: Opened,
         config: pinned::Config,
     ) -> Result<pinned::Interface, UpError> {
-        let Self { settings, stack, timeout, .. } = self.check()?;
-        pinned::Interface::open(pinned::Plan { opened, settings, stack, timeout, config })
+        let setup = self.check()?;
+        let admin = setup.open_admin()?;
+        let Self { settings, stack, timeout, .. } = setup;
+        pinned::Interface::open(pinned::Plan { opened, settings, stack, timeout, config, admin })
+    }
+
+    fn open_admin(&self) -> Result<Option<ProgramAdmin>, UpError> {
+        self.admin.as_deref().map(|path| ProgramAdmin::open(&self.name, path)).transpose()
     }
 
     fn check(mut self) -> Result<Self, UpError> {

@@ -4,6 +4,7 @@
 //! thread serves them, so that no peer times out. The control thread also wakes an application that
 //! sleeps in a call.
 
+use crate::admin::SocketsRequest;
 use crate::control_thread::StepHooks;
 use crate::host::Host;
 use pollux_node::node::waker::{Waker, Woken, waker};
@@ -11,6 +12,7 @@ use pollux_verbs::time::Time;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -58,6 +60,8 @@ impl SharedHost {
 pub(crate) struct StandIn {
     shared_host: Arc<SharedHost>,
     waker: Waker,
+    /// To the host, whichever thread steps it.
+    requests: Sender<SocketsRequest>,
     /// The descriptor of the device, which ends a sleep of the control thread.
     descriptor: Option<OwnedFd>,
     /// The device wakes the control thread, since the application is absent. Otherwise its
@@ -70,10 +74,17 @@ impl StandIn {
     pub(crate) fn new(mut host: Host) -> io::Result<(Self, Arc<SharedHost>, Woken)> {
         let (waker, woken) = waker()?;
         let descriptor = host.wake_descriptor();
+        let (requests, asked) = channel();
+        host.requests = Some(asked);
         let shared_host =
             Arc::new(SharedHost { host: Mutex::new(host), call_ended: AtomicU64::new(0) });
-        let stand_in =
-            Self { shared_host: Arc::clone(&shared_host), waker, descriptor, is_armed: false };
+        let stand_in = Self {
+            shared_host: Arc::clone(&shared_host),
+            waker,
+            requests,
+            descriptor,
+            is_armed: false,
+        };
         Ok((stand_in, shared_host, woken))
     }
 }
@@ -93,6 +104,21 @@ impl StepHooks for StandIn {
 
     fn handle_answers(&self) {
         self.waker.wake_if_asleep();
+    }
+
+    fn ask_sockets(&mut self, now: Time, worker: usize, request: SocketsRequest) -> bool {
+        if worker > 0 {
+            return false;
+        }
+        match self.shared_host.absent_host(now) {
+            Some(host) => request.answer(now, &host.stack, |_| (0, 0)),
+            None => {
+                // The host is there as long as this.
+                let _ = self.requests.send(request);
+                self.waker.wake_if_asleep();
+            }
+        }
+        true
     }
 
     fn arm(&mut self, now: Time) {

@@ -5,7 +5,8 @@ use pollux_node::admin::route::TraceStep;
 use pollux_node::admin::rows::{
     AclStatus, ConnectionStatus, DropCount, FaultStatus, GroupStatus, InterfaceStatus,
     KernelStatus, LeaseStatus, LinkStatus, MembershipStatus, MulticastStatus, MulticastTree,
-    NeighborStatus, NodeStatus, PortStatus, RouteHop, RouteStatus, WorkerStatus,
+    NeighborStatus, NodeStatus, PortStatus, RouteHop, RouteStatus, SocketStatus, TcpStatus,
+    WorkerStatus,
 };
 
 pub trait Columns: Sized + 'static {
@@ -33,7 +34,7 @@ macro_rules! of_interfaces {
         })+
     };
 }
-of_interfaces!(InterfaceStatus NeighborStatus ConnectionStatus MembershipStatus);
+of_interfaces!(InterfaceStatus NeighborStatus ConnectionStatus MembershipStatus SocketStatus);
 
 impl Selected for DropCount {
     fn is_of(&self, interface: &str) -> bool {
@@ -110,6 +111,7 @@ columns! {
     AclStatus: acl rule action packets matches;
     DropCount: interface of why usual count;
     KernelStatus: table state routes messages overruns dumps unsupported;
+    SocketStatus: protocol state receive_queue send_queue local peer;
     NodeStatus: node kind guid lid ports drops;
     PortStatus: port state lid mtu peer process sent received errors discards;
     LinkStatus: from to rate state;
@@ -129,6 +131,28 @@ impl Cell for Vec<RouteHop> {
         };
         let hops: Vec<_> = self.iter().map(hop).collect();
         if hops.is_empty() { "-".into() } else { hops.join(" ") }
+    }
+}
+
+impl Cell for TcpStatus {
+    fn cell(&self) -> String {
+        let us = |value: f64| format!("{value:.0}us");
+        let (rtt, variation) = (self.rtt_us.map(us), us(self.rtt_variation_us));
+        format!(
+            "rtt={}/{variation} rto={} cwnd={} ssthresh={} mss={} pmtu={} in_flight={} peer_window={} \
+             acked={} received={} retransmissions={}",
+            rtt.cell(),
+            us(self.rto_us),
+            self.congestion_window.cell(),
+            self.slow_start_threshold.cell(),
+            self.mss,
+            self.path_mtu,
+            self.bytes_in_flight,
+            self.send_window,
+            self.bytes_acknowledged,
+            self.bytes_received,
+            self.retransmissions
+        )
     }
 }
 

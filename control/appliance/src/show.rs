@@ -4,13 +4,13 @@
 use crate::asking::{self, NodeSocket, Wait, ask};
 use crate::columns::{Columns, Selected};
 use crate::output::{print, print_value};
-use crate::table::table;
+use crate::table::{Cell, table};
 use clap::{Args, Subcommand, ValueEnum};
 use pollux_node::admin::request::AdminRequest;
 use pollux_node::admin::rows::{
     AclStatus, ConnectionStatus, DropCount, FaultStatus, GroupStatus, InterfaceStatus,
     KernelStatus, LinkStatus, MulticastStatus, MulticastTree, NeighborStatus, NodeStatus,
-    PortStatus, RouteStatus, TableRow, WorkerStatus,
+    PortStatus, RouteStatus, SocketStatus, TableRow, WorkerStatus,
 };
 use std::error::Error;
 use std::path::PathBuf;
@@ -19,7 +19,7 @@ use std::path::PathBuf;
 pub struct ShowArguments {
     /// The table to show
     what: What,
-    /// Socket of the node or fabric
+    /// Socket of the node, the fabric or the program (`Setup::admin_socket`)
     #[arg(long, value_name = "PATH")]
     socket: PathBuf,
     /// Only the rows of this interface of a node
@@ -28,6 +28,10 @@ pub struct ShowArguments {
     /// Also drop counters that are zero, and routes that others replace; JSON has them always
     #[arg(long)]
     all: bool,
+    /// Also what TCP connections measured: round-trip time, windows, retransmissions; JSON has it
+    /// always
+    #[arg(long)]
+    verbose: bool,
     /// Print JSON instead of a table
     #[arg(long)]
     json: bool,
@@ -63,6 +67,8 @@ enum What {
     Drops,
     /// Node: the routing table of the kernel whose routes it uses, and what it read
     Kernel,
+    /// Program that uses the library: sockets, with peer, state and queues in bytes
+    Sockets,
 }
 
 #[derive(Args)]
@@ -118,6 +124,9 @@ pub fn show(arguments: &ShowArguments) -> Result<(), Box<dyn Error>> {
         What::Routes => show_table::<RouteStatus>(arguments),
         What::Drops => print_rows(arguments, rows(arguments)?, drops),
         What::Kernel => show_table::<KernelStatus>(arguments),
+        What::Sockets => {
+            print_rows(arguments, rows(arguments)?, |rows| sockets(&rows, arguments.verbose))
+        }
     }
 }
 
@@ -156,6 +165,14 @@ fn print_rows<R: TableRow + Selected>(
 fn drops(mut rows: Vec<DropCount>) -> String {
     rows.sort_by_key(|row| row.usual);
     table(&rows, DropCount::COLUMNS)
+}
+
+fn sockets(rows: &[SocketStatus], is_verbose: bool) -> String {
+    let mut columns = SocketStatus::COLUMNS.to_vec();
+    if is_verbose {
+        columns.push(("tcp", |row| row.tcp.cell()));
+    }
+    table(rows, &columns)
 }
 
 /// The groups of a node have other columns than the groups of a fabric.

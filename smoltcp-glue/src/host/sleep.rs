@@ -15,6 +15,7 @@ impl Host {
     /// Arms the device: a packet from now on ends a sleep. `false` if the device cannot do that.
     /// The caller steps once more before it sleeps.
     pub(crate) fn arm(&mut self) -> bool {
+        self.answer_requests(self.stepped_at);
         self.node.worker.arm()
     }
 

@@ -5,6 +5,7 @@
 use super::common_state::CommonState;
 use super::doorbell::{Doorbell, Inbox};
 use super::{Alive, Config, Worker, lock};
+use crate::admin::{ProgramAdmin, SocketsRequest};
 use crate::clock::Clock;
 use crate::control_thread::{ControlHandle, ControlThread, StepHooks};
 use crate::error::UpError;
@@ -30,6 +31,7 @@ pub(crate) struct Plan {
     pub(crate) stack: StackConfig,
     pub(crate) timeout: Duration,
     pub(crate) config: Config,
+    pub(crate) admin: Option<ProgramAdmin>,
 }
 
 type Doorbells = Arc<[Arc<Doorbell>]>;
@@ -52,14 +54,14 @@ struct Start {
 
 /// Opens an interface and starts its threads; returns when all workers serve it.
 pub(super) fn open(plan: Plan) -> Result<Arc<Alive>, UpError> {
-    let Plan { opened, mut settings, stack, config, .. } = plan;
+    let Plan { opened, mut settings, stack, config, admin, .. } = plan;
     let config = config.round_rings();
     settings.workers = worker_count(&config, &settings)?;
     let (doorbells, inboxes) = doorbells(settings.workers, config.sockets_max)?;
     let clock = Clock::begin();
     let (interface, hosts) =
         Host::for_workers(clock.now(), opened, &settings, &stack, seed).map_err(UpError::Device)?;
-    let control = ControlThread::start(interface, clock, Wakers(Arc::clone(&doorbells)));
+    let control = ControlThread::start(interface, clock, Wakers(Arc::clone(&doorbells)), admin);
     let alive = Arc::new(Alive {
         doorbells: Arc::clone(&doorbells),
         steering: FlowSteering::among(settings.workers),
@@ -105,6 +107,12 @@ impl StepHooks for Wakers {
         let is_notified = |worker: &usize| notified >> worker & 1 > 0;
         (0..self.0.len()).filter(is_notified).for_each(|worker| self.0[worker].wake());
         false
+    }
+
+    fn ask_sockets(&mut self, _: Time, worker: usize, request: SocketsRequest) -> bool {
+        let Some(doorbell) = self.0.get(worker) else { return false };
+        doorbell.submit(Box::new(|worker, now| worker.answer(now, request)));
+        true
     }
 }
 

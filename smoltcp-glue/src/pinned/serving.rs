@@ -22,6 +22,11 @@ use std::time::Duration;
 /// Datagrams that a socket sends before others have their turn.
 const DATAGRAMS_MAX: usize = 64;
 
+fn queued(outgoing: &mut byte_ring::Reader, incoming: &mut byte_ring::Writer) -> (usize, usize) {
+    let capacity = incoming.capacity();
+    (outgoing.len(usize::MAX), capacity - incoming.space(capacity))
+}
+
 /// The state of a socket after it was served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum EndState {
@@ -77,8 +82,7 @@ impl TcpEnd {
 
     /// Bytes in the rings, from the application and to it.
     pub(super) fn queued(&mut self) -> (usize, usize) {
-        let capacity = self.incoming.capacity();
-        (self.outgoing.len(usize::MAX), capacity - self.incoming.space(capacity))
+        queued(&mut self.outgoing, &mut self.incoming)
     }
 
     /// The requested state is read only here, so the ring of notifications never names a socket
@@ -241,6 +245,11 @@ impl UdpEnd {
         let end =
             Self { id, _slot: slot, line, is_dropped: false, outgoing, incoming, is_again: false };
         Some((end, (reader, writer)))
+    }
+
+    /// As [`TcpEnd::queued`], with the heads of datagrams.
+    pub(super) fn queued(&mut self) -> (usize, usize) {
+        queued(&mut self.outgoing, &mut self.incoming)
     }
 
     pub(super) fn handle_notification(&mut self) {

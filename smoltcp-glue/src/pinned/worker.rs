@@ -18,6 +18,7 @@ use super::tcp_line::ConnectionState;
 use super::udp::UdpSocket;
 use super::waiters::Waiters;
 use super::{Alive, Config, Hold, Worker, WorkerRow, doorbell::SocketFlags};
+use crate::admin::SocketsRequest;
 use crate::clock::Clock;
 use crate::control_thread::ControlHandle;
 use crate::host::Host;
@@ -297,6 +298,15 @@ impl Worker<'_> {
         let stream = self.stream(now, id, slot).ok_or(BindError::Full)?;
         stream.set_linger(true);
         Ok(stream)
+    }
+
+    pub(super) fn answer(&mut self, now: Time, request: SocketsRequest) {
+        let Self { inner, tcp, udp, .. } = self;
+        request.answer(now, &inner.stack, |socket| match socket {
+            SocketId::Tcp(id) => tcp.get_mut(id).map(TcpEnd::queued).unwrap_or_default(),
+            SocketId::Udp(id) => udp.get_mut(id).map(UdpEnd::queued).unwrap_or_default(),
+            SocketId::Listener(_) => (0, 0),
+        });
     }
 
     /// Queues include the rings.

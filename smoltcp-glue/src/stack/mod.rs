@@ -92,7 +92,7 @@ pub enum BindError {
 }
 
 /// A socket of any kind.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum SocketId {
     /// A UDP socket.
     Udp(UdpId),
@@ -325,6 +325,15 @@ impl Stack {
     /// after each step.
     pub fn poll_event(&mut self) -> Option<SocketId> {
         self.udp.events.pop().or_else(|| self.tcp.events.pop())
+    }
+
+    /// The sockets after this one, at most so many, in order.
+    pub fn sockets_after(&self, after: Option<SocketId>, count_max: usize) -> Vec<SocketId> {
+        let tcp = self.tcp.connections.keys().map(SocketId::Tcp);
+        let all = self.udp.sockets.keys().map(SocketId::Udp).chain(tcp);
+        let all = all.chain(self.tcp.listeners.keys().map(SocketId::Listener));
+        let rest = all.skip_while(|socket| after.is_some_and(|after| *socket <= after));
+        rest.take(count_max).collect()
     }
 
     /// Handles the timers that are due.

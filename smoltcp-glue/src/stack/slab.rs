@@ -53,6 +53,12 @@ impl<T> Slab<T> {
         self.slots.iter().filter_map(|slot| slot.value.as_ref())
     }
 
+    /// In order.
+    pub(super) fn keys(&self) -> impl Iterator<Item = Key<T>> {
+        let taken = (0..).zip(&self.slots).filter(|(_, slot)| slot.value.is_some());
+        taken.map(|(index, slot)| Key { index, generation: slot.generation, of: PhantomData })
+    }
+
     pub(super) fn get(&self, key: Key<T>) -> Option<&T> {
         let slot = self.slots.get(key.index as usize)?;
         slot.value.as_ref().filter(|_| slot.generation == key.generation)

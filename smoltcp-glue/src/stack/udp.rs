@@ -100,7 +100,7 @@ pub enum UdpError {
 }
 
 pub(super) struct Udp {
-    sockets: Slab<UdpState>,
+    pub(super) sockets: Slab<UdpState>,
     /// Of sockets that share an address, the last one.
     bound: Lookup<SocketAddr, UdpId>,
     sharing: BTreeMap<SocketAddr, Vec<UdpId>>,
@@ -386,6 +386,12 @@ impl Stack {
     /// Takes the error that the next [`Stack::udp_recv`] would return.
     pub fn udp_take_error(&mut self, id: UdpId) -> Option<UdpError> {
         self.udp.sockets.get_mut(id)?.pending_error.take()
+    }
+
+    /// The bytes of all datagrams that wait.
+    pub fn udp_unread(&self, id: UdpId) -> usize {
+        let unread = |socket: &UdpState| socket.bytes - OVERHEAD_BYTES * socket.received.len();
+        self.udp.sockets.get(id).map_or(0, unread)
     }
 
     /// The bytes of the oldest datagram that waits.

@@ -35,6 +35,7 @@ mod schema;
 mod service;
 mod service_manager;
 mod session;
+mod sockets;
 mod stream;
 mod suite;
 mod top;

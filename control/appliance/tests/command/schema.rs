@@ -8,15 +8,15 @@ const SCHEMA: &str = include_str!("../../../node/schema/reply.json");
 
 /// The schema of replies. It fails at keywords that it does not know, and at fields without a
 /// schema.
-struct Schema(Value);
+pub struct Schema(Value);
 
 impl Schema {
-    fn new() -> Self {
+    pub fn new() -> Self {
         Self(serde_json::from_str(SCHEMA).expect("it is JSON"))
     }
 
     /// Checks the reply of a table.
-    fn check(&self, table: &str, value: &Value) {
+    pub fn check(&self, table: &str, value: &Value) {
         let schema = &self.0["properties"][table];
         assert!(schema.is_object(), "the schema has no {table}");
         self.validate(schema, value).unwrap_or_else(|why| panic!("{table}: {why}: {value}"));

@@ -1,9 +1,9 @@
-//! The admin socket of a fabric or a node: the server. [`client`] is the other side; both share
-//! [`request`], [`reply`] and [`rows`]. Each connection carries one request and one response, a
-//! line of JSON each.
+//! The admin socket of a fabric, a node or a program that uses the library: the server. [`client`]
+//! is the other side; both share [`request`], [`reply`] and [`rows`]. Each connection carries one
+//! request and one response, a line of JSON each.
 //!
 //! ```text
-//! to a node or a fabric:  {"show": TABLE}                              {"ok": [{...}, ...]}
+//! to all:                 {"show": TABLE}                              {"ok": [{...}, ...]}
 //! to a fabric:            {"add_fault": RULE}                          {"ok": NUMBER}
 //!                         {"remove_fault": NUMBER}                     {"ok": NUMBER}
 //! to a node:              {"ping": {"address": IP, "bytes": N}}        {"ok": {...}}
@@ -36,6 +36,7 @@ pub mod route;
 pub mod rows;
 #[cfg(test)]
 mod schema_tests;
+mod socket_rows;
 mod usual_drops;
 
 use page::{Cursor, Page};

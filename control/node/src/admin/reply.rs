@@ -10,7 +10,7 @@ use super::route::{RouteDecision, TraceStep};
 use super::rows::{
     AclStatus, ChangeStatus, ConnectionStatus, DropCount, FaultStatus, GroupStatus,
     InterfaceStatus, KernelStatus, LinkStatus, MulticastStatus, NeighborStatus, NodeStatus,
-    PortDetails, PortStatus, RouteStatus, WorkerStatus,
+    PortDetails, PortStatus, RouteStatus, SocketStatus, WorkerStatus,
 };
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
@@ -43,6 +43,7 @@ pub enum AdminAnswer {
     Multicast(Vec<MulticastStatus>),
     Drops(Vec<DropCount>),
     Kernel(Vec<KernelStatus>),
+    Sockets(Vec<SocketStatus>),
     Nodes(Vec<NodeStatus>),
     Ports(Vec<PortStatus>),
     Links(Vec<LinkStatus>),

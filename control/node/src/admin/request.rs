@@ -132,7 +132,8 @@ pub enum RouteVerb {
     Del,
 }
 
-/// A table of a node or a fabric; both have groups.
+/// A table: `sockets` of a program that uses the library, `nodes`, `ports` and `links` of a fabric,
+/// `groups` of a fabric or a node, others of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
@@ -150,4 +151,5 @@ pub enum AdminTable {
     Multicast,
     Drops,
     Kernel,
+    Sockets,
 }

@@ -4,6 +4,7 @@
 //! the link layer, GIDs and GUIDs are text, as in the output of other InfiniBand tools.
 
 pub use super::neighbor_rows::{NeighborState, NeighborStatus, NeighborTransport};
+pub use super::socket_rows::{SocketStatus, TcpStatus};
 
 use super::request::AdminTable;
 use super::usual_drops::is_usual;
@@ -37,6 +38,7 @@ tables! {
     MulticastStatus: Multicast,
     DropCount: Drops,
     KernelStatus: Kernel,
+    SocketStatus: Sockets,
     NodeStatus: Nodes,
     PortStatus: Ports,
     LinkStatus: Links,

@@ -11,7 +11,7 @@ use super::route::{RouteDecision, TraceStep};
 use super::rows::{
     AclStatus, ChangeStatus, ConnectionStatus, DropCount, FaultStatus, GroupStatus,
     InterfaceStatus, KernelStatus, LinkStatus, MulticastStatus, NeighborStatus, NodeStatus,
-    PortDetails, PortStatus, RouteStatus, WorkerStatus,
+    PortDetails, PortStatus, RouteStatus, SocketStatus, WorkerStatus,
 };
 use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;
@@ -33,6 +33,7 @@ struct AdminReplies {
     multicast: Vec<MulticastStatus>,
     drops: Vec<DropCount>,
     kernel: Vec<KernelStatus>,
+    sockets: Vec<SocketStatus>,
     nodes: Vec<NodeStatus>,
     ports: Vec<PortStatus>,
     port: PortDetails,

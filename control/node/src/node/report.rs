@@ -78,7 +78,7 @@ impl Report<'_> {
             _ => {
                 let why = "this is a node, not a fabric; it has `pollux show` interfaces, \
                            neighbors, connections, groups, routes, kernel, workers and drops, \
-                           `pollux ping` and `pollux idle`";
+                           `pollux ping` and `pollux idle`; programs have `pollux show sockets`";
                 Response::Error(why.into()).into()
             }
         })

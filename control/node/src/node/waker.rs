@@ -80,7 +80,16 @@ impl Woken {
         longest: Duration,
     ) {
         let others = others.into_iter().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
-        let mut fds: Vec<_> = others.collect();
+        self.sleep_polling(others, longest);
+    }
+
+    /// Sleeps until it is woken or one of the events occurs, at most for `longest`.
+    pub fn sleep_polling<'fd>(
+        &self,
+        others: impl IntoIterator<Item = PollFd<'fd>>,
+        longest: Duration,
+    ) {
+        let mut fds: Vec<_> = others.into_iter().collect();
         fds.push(PollFd::new(&self.stream, PollFlags::IN));
         // The thread polls everything next, so the result does not matter.
         let _ = poll(&mut fds, Timespec::try_from(longest).ok().as_ref());

@@ -62,6 +62,11 @@ impl Stack {
         self.tcp.listeners.get(id).map(|listener| listener.local)
     }
 
+    /// The connections that wait in the accept queue of a listener, and how many it holds.
+    pub fn tcp_backlog(&self, id: ListenerId) -> Option<(usize, usize)> {
+        self.tcp.listeners.get(id).map(|listener| (listener.open.len(), listener.backlog))
+    }
+
     /// Opens a connection from a local address; port 0 picks a free port.
     pub fn tcp_connect(
         &mut self,

@@ -55,10 +55,10 @@ pub(super) struct Tcp {
     engine: Engine,
     secret: IsnSecret,
     service_clock: ServiceClock,
-    connections: Slab<Connection>,
+    pub(super) connections: Slab<Connection>,
     /// By local and remote address.
     by_addresses: Lookup<(SocketAddr, SocketAddr), TcpId>,
-    listeners: Slab<Listener>,
+    pub(super) listeners: Slab<Listener>,
     listening: Lookup<SocketAddr, ListenerId>,
     ready: VecDeque<TcpId>,
     stale_timers: VecDeque<TcpId>,
