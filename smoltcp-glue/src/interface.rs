@@ -18,6 +18,7 @@ use crate::error::UpError;
 use crate::host::Host;
 use crate::stack::StackConfig;
 use crate::stand_in::{SharedHost, StandIn};
+use crate::statistics::InterfaceStatistics;
 use crate::timeout::CallTimeout;
 use pollux_control::thread_check::as_worker;
 use pollux_node::Opened;
@@ -125,6 +126,12 @@ impl Interface {
     pub fn ping(&self, to: IpAddr, bytes: usize, timeout: Duration) -> io::Result<Duration> {
         let answer = self.control().ping(to, bytes, timeout);
         self.wait(CallTimeout::Never, |_, _| answer.poll())?
+    }
+
+    /// What the interface has counted: traffic, sockets, retransmissions and drops.
+    pub fn statistics(&self) -> io::Result<InterfaceStatistics> {
+        let counts = self.with(|host, _| host.counts());
+        Ok(InterfaceStatistics::new(&[counts], self.control().link_counts()?))
     }
 
     /// The reachable neighbors, with link address, connection and MTU.

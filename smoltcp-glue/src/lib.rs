@@ -52,8 +52,9 @@
 //! them (`ib0.tcp_connect`, `ib0.tcp_listen`, `ib0.udp_bind`). [`guide::from_std`] has what else
 //! differs from the kernel's, and all defaults; [`guide`] has a page for each kind of program.
 //!
-//! [`TcpStream::info`] returns what a connection has measured and counted. A program whose interface
-//! has an admin socket ([`Setup::admin_socket`]) shows its sockets to `pollux show sockets`.
+//! [`TcpStream::info`] returns what a connection has measured and counted, and
+//! [`Interface::statistics`] what an interface has. A program whose interface has an admin socket
+//! ([`Setup::admin_socket`]) shows its sockets to `pollux show sockets`.
 //!
 //! Connections to a peer whose process dies end by `ConnectionReset`, within five seconds if its
 //! port leaves the subnet with it, as on the software fabric; else keep-alive ends them, or the
@@ -63,7 +64,8 @@
 //! 1. [`node`]: opens a device and an interface; [`interface`]: the inline driver; [`host`]: an
 //!    interface with its sockets, without a clock;
 //! 2. [`udp`], [`tcp`]: sockets with the API of `std::net`; `timeout`: how long their calls wait;
-//!    `std_calls`: calls that they share with pinned ones; [`error`]: error types;
+//!    `std_calls`: calls that they share with pinned ones; [`error`]: error types; [`statistics`]:
+//!    what an interface has counted;
 //! 3. `control_thread`: the thread of the protocols; `control_requests`: the requests of sockets to
 //!    it; `clock`: the time of both; `stand_in`: serves the sockets of an absent application;
 //!    `admin`: `pollux show sockets`;
@@ -92,6 +94,7 @@ mod promise;
 pub mod smoltcp;
 pub mod stack;
 mod stand_in;
+pub mod statistics;
 mod std_calls;
 pub mod tcp;
 mod timeout;
@@ -106,5 +109,6 @@ pub use pollux_node::Opened;
 pub use pollux_node::config::Mode;
 pub use pollux_wire::keys::PKey;
 pub use stack::{TcpInfo, TcpState};
+pub use statistics::InterfaceStatistics;
 pub use tcp::{TcpListener, TcpStream};
 pub use udp::{UdpSlot, UdpSocket};

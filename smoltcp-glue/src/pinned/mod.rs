@@ -109,6 +109,7 @@ use crate::host::Host;
 use crate::interface::resolve;
 use crate::stack::slab::SlabMap;
 use crate::stack::{ListenerId, SocketId, TcpId};
+use crate::statistics::InterfaceStatistics;
 use crate::timeout::CallTimeout;
 use doorbell::{Doorbell, Inbox};
 use pollux_dataplane::engine::Handle;
@@ -300,7 +301,7 @@ impl Interface {
         self.ask_workers(|worker| worker.inner.addresses())
     }
 
-    fn ask_workers<R: Send + 'static>(&self, row: fn(&Worker<'_>) -> R) -> io::Result<Vec<R>> {
+    fn ask_workers<R: Send + 'static>(&self, row: fn(&mut Worker<'_>) -> R) -> io::Result<Vec<R>> {
         let doorbells = self.alive.doorbells.iter();
         doorbells.map(|doorbell| ask(doorbell, move |worker, _| Ok(row(worker)))).collect()
     }
@@ -308,6 +309,12 @@ impl Interface {
     /// Counters of each worker, in order.
     pub fn workers(&self) -> io::Result<Vec<WorkerRow>> {
         self.ask_workers(|worker| worker.row())
+    }
+
+    /// What the interface has counted: traffic, sockets, retransmissions and drops.
+    pub fn statistics(&self) -> io::Result<InterfaceStatistics> {
+        let counts = self.ask_workers(|worker| worker.inner.counts())?;
+        Ok(InterfaceStatistics::new(&counts, self.alive.control.handle().link_counts()?))
     }
 
     /// Addresses that sockets can have.

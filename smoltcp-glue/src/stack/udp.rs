@@ -388,6 +388,11 @@ impl Stack {
         self.udp.sockets.get_mut(id)?.pending_error.take()
     }
 
+    /// The number of sockets.
+    pub const fn udp_len(&self) -> usize {
+        self.udp.sockets.len()
+    }
+
     /// The bytes of all datagrams that wait.
     pub fn udp_unread(&self, id: UdpId) -> usize {
         let unread = |socket: &UdpState| socket.bytes - OVERHEAD_BYTES * socket.received.len();

@@ -13,7 +13,7 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 /// Of which a loss of 5 % takes about 50 packets.
 const BYTES: usize = 2_000_000;
 
-fn setup(fabric: &Embedded, host: u8) -> Setup {
+pub fn setup(fabric: &Embedded, host: u8) -> Setup {
     let node = Node::open(&fabric.port(&format!("host{host}"))).unwrap();
     let setup = node.interface("ib0").mode(Mode::Ud).timeout(TIMEOUT);
     setup.address(&format!("10.0.0.{host}/24"))

@@ -3,3 +3,4 @@
 mod absence;
 mod info;
 mod sockets;
+mod statistics;

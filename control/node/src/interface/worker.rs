@@ -278,7 +278,8 @@ impl InterfaceWorker {
         self.end.show(self.driver.is_idle(), has_sent && self.driver.netdev().has_sent());
     }
 
-    fn publish(&mut self) {
+    /// Publishes the counters for control, which happens now and then without this.
+    pub fn publish(&mut self) {
         let counters = self.driver.counters();
         if *self.counters.current() != counters {
             self.counters.publish(counters);

@@ -16,22 +16,26 @@ use std::collections::BTreeMap;
 /// The part of counters of packets that could not be sent at once.
 pub(super) const REFUSED: &str = "refused";
 
-pub(super) fn drops(name: &str, one: &IpoibLink) -> Vec<DropCount> {
-    let mut all = BTreeMap::new();
-    let mut count = |of, why, count| *all.entry((of, why)).or_insert(0) += count;
-    for (_, counters) in one.counters() {
-        of_worker(&counters, &mut count);
+impl IpoibLink {
+    /// All drop counters, zeros included, as rows of an interface of this name. Those of workers
+    /// are a little old.
+    pub fn drop_counts(&self, name: &str) -> Vec<DropCount> {
+        let mut all = BTreeMap::new();
+        let mut count = |of, why, count| *all.entry((of, why)).or_insert(0) += count;
+        for (_, counters) in self.counters() {
+            of_worker(&counters, &mut count);
+        }
+        count("port_driver", "control_no_room", self.packets_dropped());
+        let MadDrops { unsent, malformed } = self.mad_drops();
+        count("mad_transport", "unsent", unsent);
+        count("mad_transport", "malformed", malformed);
+        let KernelDrops { full, refused, malformed } = self.kernel_drops();
+        let kernel = [("full", full), ("refused", refused), ("malformed", malformed)];
+        kernel.into_iter().for_each(|(why, times)| count("kernel", why, times));
+        count("interface", "no_socket", self.no_socket);
+        self.control().drop_rows().for_each(|(of, why, times)| count(of, why, times));
+        all.into_iter().map(|((of, why), count)| DropCount::new(name, of, why, count)).collect()
     }
-    count("port_driver", "control_no_room", one.packets_dropped());
-    let MadDrops { unsent, malformed } = one.mad_drops();
-    count("mad_transport", "unsent", unsent);
-    count("mad_transport", "malformed", malformed);
-    let KernelDrops { full, refused, malformed } = one.kernel_drops();
-    let kernel = [("full", full), ("refused", refused), ("malformed", malformed)];
-    kernel.into_iter().for_each(|(why, times)| count("kernel", why, times));
-    count("interface", "no_socket", one.no_socket);
-    one.control().drop_rows().for_each(|(of, why, times)| count(of, why, times));
-    all.into_iter().map(|((of, why), count)| DropCount::new(name, of, why, count)).collect()
 }
 
 fn of_worker(counters: &DriverCounters, count: &mut impl FnMut(&'static str, &'static str, u64)) {

@@ -197,7 +197,7 @@ impl NodeInterface {
     /// Its drop counters, zeros included.
     pub(super) fn drops(&self, name: &str) -> Vec<DropCount> {
         match self {
-            Self::Ipoib(one) => super::drop_counts::drops(name, one),
+            Self::Ipoib(one) => one.drop_counts(name),
             Self::Plain(one) => one.drops(name),
         }
     }

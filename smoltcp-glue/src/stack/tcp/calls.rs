@@ -238,4 +238,9 @@ impl Stack {
     pub const fn tcp_len(&self) -> usize {
         self.tcp.connections.len()
     }
+
+    /// The number of listeners.
+    pub const fn tcp_listeners_len(&self) -> usize {
+        self.tcp.listeners.len()
+    }
 }
