@@ -9,7 +9,6 @@
 //! [`SOCKETS_PER_REQUEST`] sockets at a time: so a request takes little of a worker's time, however
 //! many sockets there are.
 
-use crate::control_thread::StepHooks;
 use crate::error::UpError;
 use crate::stack::{SocketId, Stack, TcpInfo};
 use pollux_node::admin::Admin;
@@ -92,7 +91,8 @@ impl ProgramAdmin {
         self.admin.due().map_or(Duration::MAX, |due| due.since(now))
     }
 
-    pub(crate) fn turn(&mut self, now: Time, hooks: &mut impl StepHooks) {
+    /// `ask` passes a request to a worker; `false` if there is none of this number.
+    pub(crate) fn turn(&mut self, now: Time, mut ask: impl FnMut(usize, SocketsRequest) -> bool) {
         let Self { admin, interface, waker, collections } = self;
         admin.turn(now, &mut |number, request, _| match request {
             AdminRequest::Show(AdminTable::Sockets) => {
@@ -100,7 +100,7 @@ impl ProgramAdmin {
                     let (sender, part) = sync_channel(1);
                     let waker = waker.as_ref().map(Waker::share);
                     let request = SocketsRequest { after, sender, _waker: waker };
-                    hooks.ask_sockets(now, worker, request).then_some(part)
+                    ask(worker, request).then_some(part)
                 };
                 let rows = collect(collections, number, &mut ask)?;
                 let named = |row| SocketStatus { interface: interface.clone(), ..row };

@@ -185,7 +185,8 @@ impl<A: StepHooks> Control<A> {
             let is_busy = self.step_until_idle() | has_requests;
             self.answer();
             if let Some(admin) = &mut self.admin {
-                admin.turn(self.clock.now(), &mut self.hooks);
+                let (now, hooks) = (self.clock.now(), &mut self.hooks);
+                admin.turn(now, |worker, request| hooks.ask_sockets(now, worker, request));
             }
             if !is_busy {
                 self.sleep();

@@ -139,8 +139,8 @@ impl Cell for TcpStatus {
         let us = |value: f64| format!("{value:.0}us");
         let (rtt, variation) = (self.rtt_us.map(us), us(self.rtt_variation_us));
         format!(
-            "rtt={}/{variation} rto={} cwnd={} ssthresh={} mss={} pmtu={} in_flight={} peer_window={} \
-             acked={} received={} retransmissions={}",
+            "rtt={}/{variation} rto={} cwnd={} ssthresh={} mss={} pmtu={} in_flight={} \
+             peer_window={} acked={} received={} retransmissions={}",
             rtt.cell(),
             us(self.rto_us),
             self.congestion_window.cell(),

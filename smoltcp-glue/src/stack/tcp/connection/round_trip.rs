@@ -4,7 +4,6 @@
 //! comparison. A retransmission ends the timing, since its acknowledgment is ambiguous (RFC 6298
 //! 3). Loss recovery, which times all segments, has its own estimate.
 
-use super::loss_recovery::is_after;
 use pollux_verbs::time::Time;
 use std::time::Duration;
 
@@ -55,7 +54,9 @@ impl RoundTripTimer {
     /// All before `first` is acknowledged.
     #[cold]
     pub(super) fn note_acknowledged(&mut self, now: Time, first: u32) {
-        if let Some((_, since)) = self.timed.take_if(|(end, _)| !is_after(*end, first)) {
+        let is_acknowledged =
+            |(end, _): &mut (u32, Time)| first.wrapping_sub(*end).cast_signed() >= 0;
+        if let Some((_, since)) = self.timed.take_if(is_acknowledged) {
             self.round_trip.sample(now.since(since));
         }
     }
