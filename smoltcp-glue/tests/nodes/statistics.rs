@@ -14,6 +14,7 @@ const BYTES: usize = 100_000;
 const DATAGRAMS: u64 = 2000;
 
 /// Sends more datagrams to a socket than its queues hold.
+#[expect(clippy::disallowed_methods, reason = "it polls within a timeout")]
 fn fill(
     mut send: impl FnMut() -> std::io::Result<usize>,
     mut receive: impl FnMut() -> std::io::Result<usize>,

@@ -105,7 +105,7 @@ fn a_program_shows_its_sockets() {
 fn a_socket_that_cannot_be_opened_is_an_error_with_its_path() {
     let fabric = Embedded::start("single:2").expect("it starts");
     let nowhere = Path::new("/nowhere/socket");
-    let wrong = setup(&fabric, 1, nowhere).up().err().expect("there is no folder").to_string();
+    let wrong = setup(&fabric, 1, nowhere).up().expect_err("there is no folder").to_string();
     assert!(wrong.starts_with("cannot listen at the socket /nowhere/socket: "), "{wrong}");
 }
 
