@@ -302,19 +302,32 @@ impl Stack {
         ends: (Option<IpAddr>, SocketAddr),
         payload: &[u8],
     ) -> Result<(), UdpError> {
+        let (mtu, hop_limit, ends) = self.udp_path(now, id, ends)?;
+        let len = packet_len(ends.1.ip(), payload)?;
+        if len > mtu as usize {
+            return self.udp_send_fragments(mtu, hop_limit, ends, payload);
+        }
+        let buffer = self.out.push(len).ok_or(UdpError::Full)?;
+        self.udp.recent.note(ends);
+        write(buffer, ends, hop_limit, payload).ok_or(UdpError::BadAddress)
+    }
+
+    #[cold]
+    fn udp_send_fragments(
+        &mut self,
+        mtu: u32,
+        hop_limit: u8,
+        ends: (SocketAddr, SocketAddr),
+        payload: &[u8],
+    ) -> Result<(), UdpError> {
         if !self.out.has_space() {
             return Err(UdpError::Full);
         }
-        let mut packet = std::mem::take(&mut self.current);
-        let sent = self.udp_send_to(now, id, ends, payload, &mut packet);
-        if let Ok(mtu) = sent {
-            match packet.bytes().len() <= mtu as usize {
-                true => self.out.push_more(packet.bytes().len()).copy_from_slice(packet.bytes()),
-                false => self.fragment(packet.bytes(), mtu),
-            }
-        }
-        self.current = packet;
-        sent.map(drop)
+        let mut packet = vec![0; packet_len(ends.1.ip(), payload)?];
+        write(&mut packet, ends, hop_limit, payload).ok_or(UdpError::BadAddress)?;
+        self.udp.recent.note(ends);
+        self.fragment(&packet, mtu);
+        Ok(())
     }
 
     /// As [`Stack::udp_send`], but writes the packet into `sink` at once. Returns the path MTU: the
