@@ -7,7 +7,8 @@ use std::io;
 use std::net::SocketAddr;
 
 impl Host {
-    /// Sends a datagram of a socket; `UdpError::Full` while another packet waits.
+    /// Sends a datagram of a socket; `UdpError::Full` while the worker takes none, or fragments of
+    /// another datagram wait.
     pub fn udp_send(
         &mut self,
         now: Time,
@@ -15,8 +16,7 @@ impl Host {
         to: SocketAddr,
         payload: &[u8],
     ) -> io::Result<()> {
-        // Behind the fragments of another datagram.
-        if !self.can_send() || self.stack.has_queued() {
+        if !self.can_send() || self.stack.has_fragments() {
             return Err(UdpError::Full.into());
         }
         let local = self.stack.udp_local(id);
@@ -35,7 +35,7 @@ impl Host {
             true => self.fragment(has_overflowed, mtu),
             false => self.dispatch(now, has_overflowed),
         }
-        if self.stack.has_queued() {
+        if self.stack.has_fragments() {
             self.transmit(now);
         }
         Ok(())

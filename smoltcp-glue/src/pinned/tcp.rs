@@ -24,6 +24,10 @@ use std::time::Duration;
 ///
 /// Threads may share it. Each direction has a lock, so two concurrent readers get each their bytes;
 /// the worker takes neither.
+#[cfg_attr(
+    not(any(feature = "tokio", feature = "futures-io")),
+    expect(dead_code, reason = "tasks poll traits of these crates only")
+)]
 pub struct TcpStream {
     ends: Arc<StreamEnds>,
     /// The tasks that poll the traits of `async_traits`.

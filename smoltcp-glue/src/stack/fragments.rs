@@ -283,7 +283,7 @@ pub(super) fn write_fragments(
         let at = number * piece_max;
         let fragment_offset = (at / 8) as u16;
         let more_fragments = at + piece.len() < payload.len();
-        let buffer = out.push_more(head + piece.len());
+        let buffer = out.push_fragment(head + piece.len());
         let space = if is_v4 {
             let header = Ipv4Header {
                 identification: identification as u16,

@@ -207,9 +207,9 @@ impl Stack {
         }
     }
 
-    /// Whether packets wait to be sent, beside those of TCP connections.
-    pub(crate) fn has_queued(&self) -> bool {
-        !self.out.is_empty()
+    /// Whether fragments wait to be sent.
+    pub(crate) fn has_fragments(&self) -> bool {
+        self.out.has_fragments()
     }
 
     /// Handles a received packet for a local address or group.
@@ -294,9 +294,8 @@ impl Stack {
 
     /// The next packet to send.
     pub fn poll_transmit(&mut self, now: Time) -> Option<&[u8]> {
-        let mut current = std::mem::take(&mut self.current);
-        let is_there = self.transmit_to(now, &mut current);
-        self.current = current;
+        let Self { out, tcp, current, mtus, counts, .. } = self;
+        let is_there = out.pop(current) || tcp.transmit(now, current, mtus, counts);
         is_there.then(|| self.current.bytes())
     }
 

@@ -41,11 +41,21 @@ pub(super) struct Outbox {
     waiting: VecDeque<Packet>,
     spare: Vec<Packet>,
     packets_max: usize,
+    /// Packets that have left.
+    popped: u64,
+    /// The value of `popped` when the last fragment leaves.
+    fragments_until: u64,
 }
 
 impl Outbox {
     pub(super) const fn new(packets_max: usize) -> Self {
-        Self { waiting: VecDeque::new(), spare: Vec::new(), packets_max }
+        Self {
+            waiting: VecDeque::new(),
+            spare: Vec::new(),
+            packets_max,
+            popped: 0,
+            fragments_until: 0,
+        }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -56,13 +66,23 @@ impl Outbox {
         self.waiting.len() < self.packets_max
     }
 
+    pub(super) fn has_fragments(&self) -> bool {
+        self.popped < self.fragments_until
+    }
+
     /// A buffer for one more packet; `None` if the outbox is full.
     pub(super) fn push(&mut self, len: usize) -> Option<&mut [u8]> {
         self.has_space().then(|| self.push_more(len))
     }
 
-    /// The same without a limit, for the fragments of one packet.
-    pub(super) fn push_more(&mut self, len: usize) -> &mut [u8] {
+    /// A buffer for one more fragment of a packet. There is no limit: no other packet is sent in
+    /// fragments while these wait.
+    pub(super) fn push_fragment(&mut self, len: usize) -> &mut [u8] {
+        self.fragments_until = self.popped + self.waiting.len() as u64 + 1;
+        self.push_more(len)
+    }
+
+    fn push_more(&mut self, len: usize) -> &mut [u8] {
         let packet = self.spare.pop().unwrap_or_default();
         self.waiting.push_back(packet);
         let at = self.waiting.len() - 1;
@@ -73,6 +93,7 @@ impl Outbox {
     pub(super) fn pop(&mut self, sink: &mut dyn PacketSink) -> bool {
         let Some(next) = self.waiting.pop_front() else { return false };
         sink.buffer(next.len).copy_from_slice(next.bytes());
+        self.popped += 1;
         self.spare.push(next);
         true
     }

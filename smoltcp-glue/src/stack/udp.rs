@@ -320,7 +320,7 @@ impl Stack {
         ends: (SocketAddr, SocketAddr),
         payload: &[u8],
     ) -> Result<(), UdpError> {
-        if !self.out.has_space() {
+        if self.has_fragments() || !self.out.has_space() {
             return Err(UdpError::Full);
         }
         let mut packet = vec![0; packet_len(ends.1.ip(), payload)?];

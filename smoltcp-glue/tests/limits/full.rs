@@ -1,6 +1,7 @@
 //! More packets than there is space for: in buffers of the device, in queues of sockets and of
 //! unresolved neighbors. Drops are counted, and other traffic continues.
 
+use crate::many::syn;
 use crate::traffic::{Client, Plan, STREAMS, Server, Shared};
 use crate::world::{World, at, ip};
 use pollux::Mode;
@@ -97,6 +98,20 @@ fn a_full_socket_drops_datagrams_and_does_not_delay_others() {
     blast(&mut world, 0, at(1, 9), 10, 1000);
     world.pass(SECOND);
     assert_eq!(read(&mut world), 10, "the queue has space again");
+}
+
+#[test]
+fn answers_to_a_flood_of_closed_ports_hold_up_no_datagrams() {
+    let mut world = world(2, Mode::Ud, &StackConfig::default());
+    let counters = Shared::default();
+    world.run(1, Server::new(&counters));
+    stream(&mut world, 0, 1, 10 * SECOND);
+    let now = world.now();
+    for number in 0..1000 {
+        world.slots[1].host().stack.handle_packet(now, &syn(number));
+    }
+    assert_eq!(blast(&mut world, 1, at(0, 9), 10, 1000), 10, "small ones are accepted");
+    assert_eq!(blast(&mut world, 1, at(0, 9), 10, 60_000), 1, "fragments wait for each other");
 }
 
 #[test]

@@ -105,7 +105,7 @@ fn clients_connect_during_a_syn_flood() {
 }
 
 /// A SYN from an address in 11.0.0.0/8.
-fn syn(number: u32) -> Vec<u8> {
+pub fn syn(number: u32) -> Vec<u8> {
     let source = Ipv4Addr::from(0x0b00_0001 + number);
     let IpAddr::V4(destination) = ip(1) else { unreachable!("the address is IPv4") };
     let protocol = IpProtocol::TCP;
