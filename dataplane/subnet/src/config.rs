@@ -28,6 +28,9 @@ pub struct SmConfig {
     pub partitions: Partitions,
     /// Whether switches enforce partitions, beside adapters.
     pub switches_enforce_partitions: bool,
+    /// Of paths and groups: senders wait for several times this long before they give up.
+    pub packet_life_time: TimeCode,
+    /// A node sends no more than one trap in this time, so a port that returns soon waits for it.
     pub subnet_timeout: TimeCode,
     pub window_mads: usize,
     pub response_time: Duration,
@@ -54,7 +57,8 @@ impl Default for SmConfig {
             lids: BTreeMap::new(),
             partitions: Partitions::default(),
             switches_enforce_partitions: true,
-            subnet_timeout: TimeCode(18),
+            packet_life_time: TimeCode(18),
+            subnet_timeout: TimeCode(12),
             window_mads: 64,
             response_time: Duration::from_millis(200),
             tries: 3,

@@ -22,7 +22,7 @@ use pollux_wire::capture::record;
 use pollux_wire::keys::PKey;
 use pollux_wire::mad::smp::{DirectedSmp, NodeInfo};
 use pollux_wire::mad::{Attribute, AttributeId, MadHeader, Method, MgmtClass};
-use pollux_wire::units::Mtu;
+use pollux_wire::units::{Mtu, TimeCode};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -200,7 +200,8 @@ fn captures_are_those_of_earlier_versions() {
         talk_rc(&world, &mut sides);
         talk_to_group(&world, &mut sides);
         manage_nodes(&world, &mut sides);
-        world.start_manager(End { node: 0, port: 0 }, sm::SmConfig::default());
+        let config = sm::SmConfig { subnet_timeout: TimeCode(18), ..sm::SmConfig::default() };
+        world.start_manager(End { node: 0, port: 0 }, config);
         pass(&world, &mut sides, Duration::from_millis(300));
         *digest.lock().unwrap()
     });

@@ -116,6 +116,10 @@ impl Groups {
         members.map(|(gid, member)| (*gid, member.join_state.common(RECEIVES).0 != 0))
     }
 
+    pub(super) fn has_changed(&self) -> bool {
+        !self.changed.is_empty()
+    }
+
     pub(super) fn take_changed(&mut self) -> BTreeSet<Lid> {
         std::mem::take(&mut self.changed)
     }

@@ -86,9 +86,12 @@ pub struct Administrator {
     sm_key: SmKey,
     prefix: u64,
     partitions: Partitions,
-    subnet_timeout: TimeCode,
+    packet_life_time: TimeCode,
     questions: VecDeque<Datagram>,
     outgoing: VecDeque<Datagram>,
+    /// Answers to joins of groups whose tables are not written, and being written.
+    joined: Vec<Datagram>,
+    joining: Vec<Datagram>,
     transfers: Transfers<TransferKey>,
     groups: Groups,
     services: services::Services,
@@ -126,11 +129,13 @@ impl Administrator {
             sm_key: config.sm_key,
             prefix: config.prefix,
             partitions: config.partitions.clone(),
-            subnet_timeout: config.subnet_timeout,
+            packet_life_time: config.packet_life_time,
             questions: VecDeque::new(),
             outgoing: VecDeque::new(),
+            joined: Vec::new(),
+            joining: Vec::new(),
             transfers: Transfers::default(),
-            groups: Groups::new(&config.partitions, config.subnet_timeout),
+            groups: Groups::new(&config.partitions, config.packet_life_time),
             services: services::Services::default(),
             subscriptions: Subscriptions::default(),
             managers: Vec::new(),
@@ -224,8 +229,12 @@ impl Administrator {
         let question = Question { mad, from, at, is_trusted };
         match self.answer(now, view, &question) {
             Ok(Answer::One(data, attribute_offset)) => {
-                let mad = response(&question.mad, MadStatus::OK, attribute_offset, data);
-                self.send_to(&question.from, mad.emit());
+                let mad = response(&question.mad, MadStatus::OK, attribute_offset, data).emit();
+                let waits = is_join(&question) && self.groups.has_changed();
+                match waits && self.joined.len() < OUTGOING_MAX {
+                    true => self.joined.push(answer_to(&question.from, mad)),
+                    false => self.send_to(&question.from, mad),
+                }
             }
             Ok(Answer::Table(table, attribute_offset)) => {
                 let head = response(&question.mad, MadStatus::OK, attribute_offset, [0; 200]);
@@ -415,8 +424,7 @@ impl Administrator {
     }
 
     fn send_to(&mut self, from: &Datagram, mad: Mad) {
-        let Datagram { slid: dlid, src_qp: dest_qp, p_key, .. } = *from;
-        self.transmit(Datagram { slid: Lid::NONE, dlid, src_qp: Qpn::GSI, dest_qp, p_key, mad });
+        self.transmit(answer_to(from, mad));
     }
 
     fn transmit(&mut self, datagram: Datagram) {
@@ -437,15 +445,35 @@ impl Administrator {
         self.groups.members(mlid).filter_map(|(gid, receives)| Some((at(gid)?, receives))).collect()
     }
 
-    /// The MLIDs of groups whose members changed since the last call.
+    pub(crate) fn has_changed_groups(&self) -> bool {
+        self.groups.has_changed()
+    }
+
+    /// The MLIDs of groups whose members changed since the last call. Joins of these groups are
+    /// answered by [`Self::answer_joins`] after their tables are written.
     pub(crate) fn take_changed_groups(&mut self) -> BTreeSet<Lid> {
+        self.joining.append(&mut self.joined);
         self.groups.take_changed()
+    }
+
+    pub(crate) fn answer_joins(&mut self) {
+        std::mem::take(&mut self.joining).into_iter().for_each(|answer| self.transmit(answer));
     }
 
     /// Sets the subnet managers, ours first.
     pub(crate) fn set_managers(&mut self, managers: Vec<SmInfo>) {
         self.managers = managers;
     }
+}
+
+fn is_join(question: &Question) -> bool {
+    let header = &question.mad.header;
+    (header.method, header.attribute_id) == (Method::SET, McMemberRecord::ID)
+}
+
+fn answer_to(from: &Datagram, mad: Mad) -> Datagram {
+    let Datagram { slid: dlid, src_qp: dest_qp, p_key, .. } = *from;
+    Datagram { slid: Lid::NONE, dlid, src_qp: Qpn::GSI, dest_qp, p_key, mad }
 }
 
 fn response(query: &SaMad, status: MadStatus, attribute_offset: u16, data: [u8; 200]) -> SaMad {

@@ -167,7 +167,7 @@ impl Administrator {
             if is_one_way && mask.contains(Mask::REVERSIBLE) && wanted.reversible {
                 continue;
             }
-            let life_time = if traced.is_loopback { TimeCode(0) } else { self.subnet_timeout };
+            let life_time = if traced.is_loopback { TimeCode(0) } else { self.packet_life_time };
             let Some(fitting) = fit(mask, wanted, &traced, life_time) else { continue };
             paths.push(PathRecord {
                 sgid: from.gid,

@@ -291,6 +291,46 @@ fn hosts_join_the_broadcast_group_as_linux_does() {
     assert!(tables.group(Lid(0xc000)).is_empty(), "nobody is left at this leaf");
 }
 
+/// Also of one that comes while the manager looks for changes.
+#[test]
+fn a_join_is_answered_when_the_switches_know_of_it() {
+    for is_sweeping in [false, true] {
+        let mut world = World::new("single:3", SmConfig::default());
+        let at = hosts(&world.subnet)[1];
+        if is_sweeping {
+            world.subnet.set_cable(hosts(&world.subnet)[2], false);
+            world.settle();
+            world.now = world.now + SmConfig::default().sweep_gap;
+            world.managers.timeout(world.now);
+        }
+        let wanted = membership(&world, 1);
+        let mad = SaMad::new(Method::SET, 7, M::LINUX_JOIN_BROADCAST, wanted).emit();
+        let (slid, dlid) = (world.lid(1), world.lid(0));
+        let (src_qp, dest_qp, p_key) = (Qpn::GSI, Qpn::GSI, PKey::DEFAULT);
+        let join = Datagram { slid, dlid, src_qp, dest_qp, p_key, mad };
+        world.subnet.send(world.now, at, join);
+        let mut answers = 0;
+        loop {
+            while let Some((end, datagram)) = world.subnet.poll_delivery() {
+                if end != at {
+                    world.managers.handle(world.now, end, &datagram);
+                    continue;
+                }
+                let answer = SaMad::parse(&datagram.mad);
+                let record = McMemberRecord::from_data(&answer.data);
+                let tables = world.subnet.nodes()[0].forwarding.as_ref().unwrap();
+                assert!(tables.group(record.mlid).contains(2), "sweeping: {is_sweeping}");
+                answers += 1;
+            }
+            let subnet = &mut world.subnet;
+            if !world.managers.transmit(world.now, |at, mad| subnet.send(world.now, at, mad)) {
+                break;
+            }
+        }
+        assert_eq!(answers, 1);
+    }
+}
+
 #[test]
 fn groups_begin_and_end_with_their_full_members() {
     let mut world = world();

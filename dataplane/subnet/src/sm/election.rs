@@ -66,7 +66,7 @@ impl State {
         matches!(self, Self::Discovering | Self::Master { .. })
     }
 
-    pub(super) fn is_in_charge(&self) -> bool {
+    pub(super) const fn is_in_charge(&self) -> bool {
         matches!(self, Self::Master { is_up: true, successor: None, .. })
     }
 

@@ -67,6 +67,12 @@ enum Purpose {
     Control,
 }
 
+impl Purpose {
+    const fn is_of_groups(self) -> bool {
+        matches!(self, Self::SetGroups(_))
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Sweep {
     Resting {
@@ -194,7 +200,8 @@ impl SubnetManager {
         }
     }
 
-    /// The next datagram to send. Requests of the manager precede answers to others.
+    /// The next datagram to send. Requests of the manager precede answers to others, and those that
+    /// a join needs are answered before it is: its group works when its member hears of it.
     pub fn poll_transmit(&mut self, now: Time) -> Option<Datagram> {
         loop {
             if let Some(datagram) = self.outgoing.pop_front() {
@@ -205,13 +212,19 @@ impl SubnetManager {
                 self.act_count = self.act_count.wrapping_add(1);
                 return Some(Datagram::smp(Lid::PERMISSIVE, Lid::PERMISSIVE, mad));
             }
-            if !self.requests.is_empty() || !self.advance(now) {
-                break;
+            if self.requests.is_empty() && self.advance(now) {
+                continue;
+            }
+            if !self.requests.has_groups() {
+                self.sa.answer_joins();
+            }
+            if let Some(datagram) = self.sa.poll_transmit(now, &self.view) {
+                return Some(Datagram { slid: self.own_lid(), ..datagram });
+            }
+            if !self.sa.has_changed_groups() || !self.writes_groups() {
+                return None;
             }
         }
-        let slid = self.own_lid();
-        let datagram = self.sa.poll_transmit(now, &self.view)?;
-        Some(Datagram { slid, ..datagram })
     }
 
     pub fn poll_timeout(&self) -> Option<Time> {

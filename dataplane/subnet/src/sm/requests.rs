@@ -65,6 +65,7 @@ pub(super) struct Requests {
     sent: BTreeMap<u32, Request>,
     /// Deadlines in order: all requests have the same timeout.
     deadlines: VecDeque<(Time, u32)>,
+    of_groups: usize,
     transaction_id: u32,
     window: usize,
     response_time: Duration,
@@ -78,6 +79,7 @@ impl Requests {
             waiting: VecDeque::new(),
             sent: BTreeMap::new(),
             deadlines: VecDeque::new(),
+            of_groups: 0,
             transaction_id: 0,
             window: config.window_mads.max(1),
             response_time: config.response_time,
@@ -93,6 +95,7 @@ impl Requests {
     /// The same with another M_Key.
     pub(super) fn ask_with(&mut self, m_key: Option<MKey>, request: Request) {
         let m_key = m_key.unwrap_or(self.m_key);
+        self.of_groups += usize::from(request.purpose.is_of_groups());
         self.waiting.push_back(Request { m_key, ..request });
     }
 
@@ -100,10 +103,21 @@ impl Requests {
         self.waiting.is_empty() && self.sent.is_empty()
     }
 
+    /// Whether any of them writes groups.
+    pub(super) const fn has_groups(&self) -> bool {
+        self.of_groups > 0
+    }
+
+    fn end(&mut self, purpose: Purpose) -> Purpose {
+        self.of_groups -= usize::from(purpose.is_of_groups());
+        purpose
+    }
+
     pub(super) fn clear(&mut self) {
         self.waiting.clear();
         self.sent.clear();
         self.deadlines.clear();
+        self.of_groups = 0;
     }
 
     pub(super) fn poll(&mut self, now: Time) -> Option<Mad> {
@@ -134,7 +148,7 @@ impl Requests {
         while self.deadlines.front().is_some_and(|(_, id)| !self.sent.contains_key(id)) {
             self.deadlines.pop_front();
         }
-        Some((purpose, path))
+        Some((self.end(purpose), path))
     }
 
     pub(super) fn due(&self) -> Option<Time> {
@@ -147,7 +161,7 @@ impl Requests {
         while let Some((_, id)) = self.deadlines.pop_front_if(|(deadline, _)| *deadline <= now) {
             let Some(request) = self.sent.remove(&id) else { continue };
             if request.tries >= self.tries_max {
-                return Some(request.purpose);
+                return Some(self.end(request.purpose));
             }
             self.waiting.push_front(request);
         }

@@ -43,7 +43,7 @@ impl SubnetManager {
     fn write_switch(&mut self, node: u32) {
         let path = self.view.node(node).path(0);
         let lid_last = self.view.lid_last();
-        let life_time = self.config.subnet_timeout;
+        let life_time = self.config.packet_life_time;
         let Some(switch) = self.view.switch_mut(node) else { return };
         let new = SwitchInfo { linear_fdb_top: lid_last, life_time, ..switch.info };
         if new != switch.info || new.port_state_change {
@@ -113,8 +113,15 @@ impl SubnetManager {
         self.write_groups_of(self.sa.mlids().collect());
     }
 
+    /// Whether changes of groups are written at once: one after the other, and not while it
+    /// discovers, because all groups are written then.
+    pub(super) const fn writes_groups(&self) -> bool {
+        let is_discovering = matches!(self.sweep, super::Sweep::Discovering);
+        self.state.is_in_charge() && !is_discovering && !self.requests.has_groups()
+    }
+
     pub(super) fn write_changed_groups(&mut self) {
-        if matches!(self.sweep, super::Sweep::Discovering) || !self.state.is_in_charge() {
+        if !self.writes_groups() {
             return;
         }
         let changed = self.sa.take_changed_groups();

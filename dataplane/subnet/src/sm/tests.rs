@@ -253,6 +253,19 @@ fn a_cable_that_is_pulled_and_put_back_is_noticed() {
     assert_eq!(world.hosts()[3].1, lid);
 }
 
+/// As the port of a process that is started again.
+#[test]
+fn a_port_that_returns_at_once_is_active_soon() {
+    let mut world = World::managed("single:3", SmConfig::default());
+    for down in [1, 20, 50] {
+        world.subnet.set_cable(world.host(3), false);
+        world.pass(Duration::from_millis(down));
+        world.subnet.set_cable(world.host(3), true);
+        world.pass(Duration::from_millis(50));
+        assert!(world.is_up(), "after {down} ms");
+    }
+}
+
 #[test]
 fn a_light_sweep_finds_changes_without_a_trap() {
     let mut world = World::managed("single:2", SmConfig::default());
