@@ -10,8 +10,9 @@
 //!
 //! Either the receiver in step 3 or the sender in step 2 sees the other's first step. The receiver
 //! pays for that: its barrier (`membarrier`) takes effect in all running threads, so a sender only
-//! loads a word that is in its cache anyway. A sender whose kernel does not support that has a
-//! fence of its own; a receiver whose kernel does not support it must not sleep for long.
+//! loads a word that is in its cache anyway. A sender whose kernel does not support that, or has
+//! not enabled it yet, has a fence of its own; a receiver whose kernel does not support it must not
+//! sleep for long.
 //!
 //! The barrier interrupts all registered processes. A receiver that sleeps often requests a fence
 //! from senders instead, by a bit of the word: the first such sleep still has the barrier, so that
@@ -42,19 +43,30 @@ pub struct SleepWatch {
     has_fence: bool,
 }
 
-/// Enables the barriers of other processes in this one. `false` if the kernel has none (before
-/// Linux 4.16), or does not allow it.
+/// Whether barriers of other processes take effect in this one; `false` if the kernel has none
+/// (before Linux 4.16), does not allow it, or has not enabled them yet. That takes it a dozen
+/// milliseconds, which a thread waits for that ends then.
 #[cfg(not(loom))]
-fn take_part() -> bool {
+fn takes_part() -> bool {
     use rustix::thread::{MembarrierCommand, membarrier};
-    use std::sync::OnceLock;
+    use std::sync::{Once, OnceLock};
+    static BEGIN: Once = Once::new();
     static TAKES_PART: OnceLock<bool> = OnceLock::new();
-    *TAKES_PART.get_or_init(|| membarrier(MembarrierCommand::RegisterGlobalExpedited).is_ok())
+    let enable = || {
+        let is_enabled = membarrier(MembarrierCommand::RegisterGlobalExpedited).is_ok();
+        let _ = TAKES_PART.set(is_enabled);
+    };
+    BEGIN.call_once(|| {
+        if std::thread::Builder::new().name("barriers".into()).spawn(enable).is_err() {
+            enable();
+        }
+    });
+    TAKES_PART.get().copied().unwrap_or_default()
 }
 
 /// loom has no such barrier; in its models both sides have fences.
 #[cfg(loom)]
-fn take_part() -> bool {
+fn takes_part() -> bool {
     false
 }
 
@@ -109,7 +121,7 @@ impl SleepWord {
 
 impl SleepWatch {
     pub fn new(words: Words) -> Self {
-        Self { words, woken: 0, has_fence: !take_part() }
+        Self { words, woken: 0, has_fence: !takes_part() }
     }
 
     /// For models of receivers that ask for a fence.
@@ -118,11 +130,17 @@ impl SleepWatch {
         Self { words, woken: 0, has_fence: false }
     }
 
+    #[cold]
+    fn fence(&mut self) {
+        fence(Ordering::SeqCst);
+        self.has_fence = !takes_part();
+    }
+
     /// Whether the receiver must be woken after an entry was published. True once for each sleep.
     #[inline(always)]
     pub fn must_wake(&mut self) -> bool {
         if self.has_fence {
-            fence(Ordering::SeqCst);
+            self.fence();
         }
         // The barrier of the receiver orders instructions; this one keeps their order.
         #[cfg(not(loom))]
