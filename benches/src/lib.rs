@@ -4,8 +4,9 @@
 //!
 //! 1. [`plan`]: the measurements; [`pair`]: the two ends of one, in threads or processes;
 //!    [`exchange`]: the control connection between them;
-//! 2. [`verbs`], [`sockets`]: the layers; [`mod@echo`]: the engine without sockets; [`bring_up`]: a
-//!    subnet from cables to active ports; [`samples`]: histograms and rates;
+//! 2. [`verbs`], [`sockets`]: the layers; [`programs`]: sockets at their defaults;
+//!    [`mod@echo`]: the engine without sockets; [`bring_up`]: a subnet from cables to active
+//!    ports; [`samples`]: histograms and rates;
 //! 3. [`peers`]: programs of others, and [`machine`]: the limits of the cores;
 //! 4. [`isolation`]: latency with and without a storm of management; [`scaling`]: two workers
 //!    against one; [`datagrams`]: both ends of UDP in a thread; [`null_router`]: a router without
@@ -58,6 +59,7 @@ pub mod null_router;
 pub mod pair;
 pub mod peers;
 pub mod plan;
+pub mod programs;
 pub mod rfc2544;
 pub mod samples;
 pub mod scaling;

@@ -15,7 +15,7 @@ use pollux_perf::isolation::{self, IsolationPlan};
 use pollux_perf::null_router::{ForwardPlan, ROUTES_MAX};
 use pollux_perf::pair::{play_part, prioritize, run};
 use pollux_perf::peers::RunConfig;
-use pollux_perf::plan::{Layer, MeasuredTransport, MeasurementOutcome, Plan, What};
+use pollux_perf::plan::{Layer, MeasuredTransport, MeasurementOutcome, Plan, ProgramSockets, What};
 use pollux_perf::rfc2544;
 use pollux_perf::scaling;
 use pollux_perf::verbs::bytes_per_connection;
@@ -93,6 +93,11 @@ struct Measure {
     /// wake it
     #[arg(long)]
     sleep: bool,
+    /// Measure a program that makes blocking calls on sockets at their defaults, and pins nothing:
+    /// inline or pinned ones, or the kernel's over loopback. With connect, each connection carries
+    /// --size bytes each way
+    #[arg(long, value_enum)]
+    sockets: Option<ProgramSockets>,
     /// Run client and server as processes instead of threads
     #[arg(long)]
     processes: bool,
@@ -283,6 +288,7 @@ fn run_measure(what: What, measure: &Measure) -> Result<(), Box<dyn Error>> {
         duration: measure.duration,
         per_second: measure.rate,
         sleeps: measure.sleep,
+        program: measure.sockets,
         devices: measure.device.clone().zip(measure.peer.clone()).map(Into::into),
         processes: measure.processes,
         fifo: measure.place.fifo,
@@ -331,7 +337,10 @@ fn sentence(outcome: &MeasurementOutcome) -> String {
             };
             format!("{messages}{:.3} GB/s, {lost} of {sent} lost", bytes_per_second * 1e-9)
         }
-        MeasurementOutcome::Connections { per_second } => format!("{per_second:.0} connections/s"),
+        MeasurementOutcome::Connections { per_second, first } => {
+            let first = first.map(|first| format!(", {:.0} us the first", first * 1e-3));
+            format!("{per_second:.0} connections/s{}", first.unwrap_or_default())
+        }
     }
 }
 

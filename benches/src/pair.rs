@@ -11,8 +11,8 @@
 
 use crate::error::PerfError;
 use crate::exchange::Exchange;
-use crate::plan::{EndRole, Layer, MeasurementOutcome, Plan};
-use crate::{sockets, verbs};
+use crate::plan::{EndRole, Layer, MeasurementOutcome, Plan, ProgramSockets};
+use crate::{programs, sockets, verbs};
 use pollux_node::fabric::Embedded;
 use std::ffi::OsStr;
 use std::io::{self, Read};
@@ -22,7 +22,9 @@ use std::process::{Child, Command, Stdio};
 
 pub fn run(plan: &Plan) -> Result<MeasurementOutcome, PerfError> {
     plan.check()?;
-    let needs_fabric = plan.devices.is_none() && (plan.layer != Layer::Verbs || plan.processes);
+    let needs_fabric = plan.devices.is_none()
+        && plan.program != Some(ProgramSockets::Kernel)
+        && (plan.layer != Layer::Verbs || plan.processes);
     let fabric = needs_fabric.then(|| Embedded::start("single:2")).transpose()?;
     let devices = fabric.as_ref().map(|fabric| ["host1", "host2"].map(|host| fabric.port(host)));
     let plan = &Plan { devices: plan.devices.clone().or(devices), ..plan.clone() };
@@ -31,9 +33,9 @@ pub fn run(plan: &Plan) -> Result<MeasurementOutcome, PerfError> {
 
 fn in_threads(plan: &Plan) -> Result<MeasurementOutcome, PerfError> {
     let (near, far) = UnixStream::pair()?;
-    let [mut first, mut second] = match plan.devices {
-        None => verbs::end::devices(false).map(Some),
-        Some(_) => [None, None],
+    let [mut first, mut second] = match plan.layer {
+        Layer::Verbs if plan.devices.is_none() => verbs::end::devices(false).map(Some),
+        _ => [None, None],
     };
     let mut play = |role, stream: UnixStream| {
         let device = if role == EndRole::Client { first.take() } else { second.take() };
@@ -58,7 +60,9 @@ fn in_threads(plan: &Plan) -> Result<MeasurementOutcome, PerfError> {
 }
 
 fn pin(plan: &Plan, role: EndRole) {
-    core_affinity::set_for_current(core_affinity::CoreId { id: plan.cores[role as usize] });
+    if plan.program.is_none() {
+        core_affinity::set_for_current(core_affinity::CoreId { id: plan.cores[role as usize] });
+    }
 }
 
 fn play_by_name(
@@ -66,16 +70,13 @@ fn play_by_name(
     role: EndRole,
     exchange: &mut Exchange,
 ) -> Result<Option<MeasurementOutcome>, PerfError> {
-    let Some(devices) = &plan.devices else {
-        return Err(PerfError::Plan("no device for an end".into()));
-    };
-    let name = &devices[role as usize];
-    match plan.layer {
-        Layer::Verbs => {
-            let opened = pollux_node::open(name)?;
+    match (plan.program, plan.layer) {
+        (Some(sockets), _) => programs::play(plan, role, sockets, exchange),
+        (None, Layer::Verbs) => {
+            let opened = pollux_node::open(plan.device(role)?)?;
             verbs::play(plan, role, opened.device, opened.port, exchange)
         }
-        Layer::Udp | Layer::Tcp => sockets::play(plan, role, name, exchange),
+        (None, Layer::Udp | Layer::Tcp) => sockets::play(plan, role, plan.device(role)?, exchange),
     }
 }
 
@@ -87,7 +88,8 @@ fn in_processes(plan: &Plan) -> Result<MeasurementOutcome, PerfError> {
     if let Some(stdout) = &mut client.0.stdout {
         stdout.read_to_string(&mut output)?;
     }
-    let has_succeeded = [client.0.wait()?, server.0.wait()?].iter().all(|status| status.success());
+    // Without a client, a server may wait for ever.
+    let has_succeeded = client.0.wait()?.success() && server.0.wait()?.success();
     match serde_json::from_str(&output) {
         Ok(outcome) if has_succeeded => Ok(outcome),
         _ => Err(PerfError::Local("a measuring process failed; see its error above".into())),

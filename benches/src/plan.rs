@@ -63,6 +63,18 @@ impl MeasuredTransport {
     }
 }
 
+/// Sockets of a program that makes blocking calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum ProgramSockets {
+    /// The library's, served by the calling thread.
+    Inline,
+    /// The library's, served by workers.
+    Pinned,
+    /// The kernel's, over loopback.
+    Kernel,
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
     pub what: What,
@@ -77,6 +89,8 @@ pub struct Plan {
     pub per_second: Option<u32>,
     /// Whether the server sleeps between messages, in blocking calls.
     pub sleeps: bool,
+    /// A program at defaults instead of one that polls.
+    pub program: Option<ProgramSockets>,
     /// Of client and server; by default adapters of a software fabric of this process.
     pub devices: Option<[String; 2]>,
     pub processes: bool,
@@ -88,7 +102,7 @@ impl Plan {
     /// A measurement between threads on cores 0 and 1, on a software fabric of this process.
     pub const fn new(what: What, layer: Layer, transport: MeasuredTransport, bytes: u32) -> Self {
         let duration = Duration::from_secs(1);
-        let (per_second, devices, fifo) = (None, None, None);
+        let (per_second, program, devices, fifo) = (None, None, None, None);
         let (processes, sleeps, cores) = (false, false, [0, 1]);
         Self {
             what,
@@ -98,11 +112,19 @@ impl Plan {
             duration,
             per_second,
             sleeps,
+            program,
             devices,
             processes,
             fifo,
             cores,
         }
+    }
+
+    /// The device of an end.
+    pub fn device(&self, role: EndRole) -> Result<&str, PerfError> {
+        let devices = self.devices.as_ref();
+        let device = devices.map(|devices| devices[role as usize].as_str());
+        device.ok_or(PerfError::Plan("no device for an end".into()))
     }
 
     /// Refuses a plan that cannot be measured; the error says what can.
@@ -113,6 +135,11 @@ impl Plan {
         }
         if self.sleeps && (self.layer == Layer::Verbs || self.what != What::Lat) {
             return refuse("--sleep is for lat of the layers udp and tcp");
+        }
+        let is_for_programs =
+            self.layer == Layer::Tcp && matches!(self.what, What::Lat | What::Connect);
+        if self.program.is_some() && (self.sleeps || !is_for_programs) {
+            return refuse("--sockets is for lat and connect of --layer tcp, without --sleep");
         }
         let bytes_max = match (self.layer, self.transport) {
             (Layer::Verbs, MeasuredTransport::Ud) => 2048,
@@ -161,6 +188,8 @@ pub enum MeasurementOutcome {
     },
     Connections {
         per_second: f64,
+        /// Nanoseconds of the first one, if it was measured.
+        first: Option<f64>,
     },
 }
 
@@ -199,5 +228,7 @@ mod tests {
         assert!(refusal(What::Connect, Layer::Udp, MeasuredTransport::Rc, 64).contains("tcp"));
         let plan = Plan::new(What::Bw, Layer::Tcp, MeasuredTransport::Rc, 64);
         assert!(Plan { per_second: Some(9), ..plan }.check().is_err());
+        let plan = Plan::new(What::Bw, Layer::Tcp, MeasuredTransport::Rc, 64);
+        assert!(Plan { program: Some(ProgramSockets::Kernel), ..plan }.check().is_err());
     }
 }

@@ -27,7 +27,8 @@ const BATCH: usize = 32;
 /// it.
 const LONGER_THAN_DATAGRAMS: usize = 4096;
 
-const fn at(role: EndRole) -> SocketAddr {
+/// The address of an end on the fabric.
+pub const fn at(role: EndRole) -> SocketAddr {
     let host = match role {
         EndRole::Client => 1,
         EndRole::Server => 2,
@@ -219,7 +220,7 @@ fn client_tcp(plan: &Plan, interface: &Interface) -> Result<MeasurementOutcome, 
                 connect(interface)?;
                 Ok(1)
             })?;
-            Ok(MeasurementOutcome::Connections { per_second: rate })
+            Ok(MeasurementOutcome::Connections { per_second: rate, first: None })
         }
         What::Bw | What::Rate => {
             let mut sent = 0;

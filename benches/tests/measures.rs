@@ -111,6 +111,22 @@ fn connections_are_made_and_ended() {
     }
 }
 
+/// Also those of the kernel, which every machine has.
+#[test]
+fn programs_are_measured_on_sockets_of_each_kind() {
+    for sockets in ["inline", "pinned", "kernel"] {
+        for ends in ["", " --processes"] {
+            let lat = format!("lat --layer tcp --sockets {sockets} --size 5000{ends}");
+            let latency = &outcome(&lat)["latency"];
+            assert!(number(&latency["samples"]) >= 1.0 && number(&latency["min"]) > 0.0);
+            let connect = format!("connect --layer tcp --sockets {sockets} --size 5000{ends}");
+            let connections = &outcome(&connect)["connections"];
+            assert!(number(&connections["per_second"]) > 0.0, "{connections}");
+            assert!(number(&connections["first"]) > 0.0, "{connections}");
+        }
+    }
+}
+
 #[test]
 fn a_storm_is_as_large_as_wanted_and_every_request_is_refused() {
     if !has_cores("a_storm_is_as_large_as_wanted_and_every_request_is_refused") {

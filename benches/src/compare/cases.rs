@@ -3,7 +3,7 @@
 use crate::null_router::ForwardPlan;
 use crate::pair::run;
 use crate::peers::{RunConfig, iperf3, l3fwd, opensm, sockperf, testpmd, ucx};
-use crate::plan::{Layer, MeasuredTransport, MeasurementOutcome, Plan, What};
+use crate::plan::{Layer, MeasuredTransport, MeasurementOutcome, Plan, ProgramSockets, What};
 use crate::{bring_up, forward, machine};
 use std::fmt;
 use std::process::Command;
@@ -134,6 +134,69 @@ pub const CASES: &[ComparisonCase] = &[
     ComparisonCase {
         rows: &[
             Row {
+                id: "pinned-connect-64k",
+                what: "a program on pinned sockets: connect, 64 KiB each way, close",
+                unit: "us",
+                budget: Budget::AtMost(0.5),
+            },
+            Row {
+                id: "pinned-connect-64k-first",
+                what: "the first of these",
+                unit: "us",
+                budget: Budget::AtMost(10.0),
+            },
+        ],
+        reference: LOOPBACK,
+        ours: |config| connections(config, ProgramSockets::Pinned),
+        peer: Some(|config| connections(config, ProgramSockets::Kernel)),
+    },
+    ComparisonCase {
+        rows: &[Row {
+            id: "pinned-64k",
+            what: "the same on an open connection: 64 KiB each way",
+            unit: "us",
+            budget: Budget::AtMost(1.0),
+        }],
+        reference: LOOPBACK,
+        ours: |config| requests(config, ProgramSockets::Pinned, 64 << 10, None),
+        peer: Some(|config| requests(config, ProgramSockets::Kernel, 64 << 10, None)),
+    },
+    ComparisonCase {
+        rows: &[Row {
+            id: "pinned-64-busy",
+            what: "64 bytes each way, one after the other",
+            unit: "us",
+            budget: Budget::AtMost(0.45),
+        }],
+        reference: LOOPBACK,
+        ours: |config| requests(config, ProgramSockets::Pinned, 64, None),
+        peer: Some(|config| requests(config, ProgramSockets::Kernel, 64, None)),
+    },
+    ComparisonCase {
+        rows: &[Row {
+            id: "pinned-64-sparse",
+            what: "64 bytes each way every 10 ms",
+            unit: "us",
+            budget: Budget::AtMost(1.0),
+        }],
+        reference: LOOPBACK,
+        ours: |config| requests(config, ProgramSockets::Pinned, 64, SPARSE),
+        peer: Some(|config| requests(config, ProgramSockets::Kernel, 64, SPARSE)),
+    },
+    ComparisonCase {
+        rows: &[Row {
+            id: "inline-64-sparse",
+            what: "the same on inline sockets",
+            unit: "us",
+            budget: Budget::AtMost(0.7),
+        }],
+        reference: LOOPBACK,
+        ours: |config| requests(config, ProgramSockets::Inline, 64, SPARSE),
+        peer: Some(|config| requests(config, ProgramSockets::Kernel, 64, SPARSE)),
+    },
+    ComparisonCase {
+        rows: &[
+            Row {
                 id: "forward-64-one-route",
                 what: "forwarding of 64-byte packets, one route, one core",
                 unit: "Mpps",
@@ -189,12 +252,42 @@ pub const CASES: &[ComparisonCase] = &[
     },
 ];
 
+const LOOPBACK: &str = "the same program on the kernel's sockets, loopback";
+/// Requests per second.
+const SPARSE: Option<u32> = Some(100);
+
 fn verbs(config: &RunConfig, what: What, bytes: u32) -> Plan {
     plan(config, Plan::new(what, Layer::Verbs, MeasuredTransport::Rc, bytes))
 }
 
 fn sockets(config: &RunConfig, what: What, layer: Layer, bytes: u32) -> Plan {
     plan(config, Plan::new(what, layer, MeasuredTransport::Rc, bytes))
+}
+
+fn program(config: &RunConfig, what: What, program: ProgramSockets, bytes: u32) -> Plan {
+    Plan { program: Some(program), ..sockets(config, what, Layer::Tcp, bytes) }
+}
+
+/// The median time of a request and its answer, in microseconds.
+fn requests(
+    config: &RunConfig,
+    sockets: ProgramSockets,
+    bytes: u32,
+    per_second: Option<u32>,
+) -> Figures {
+    let plan = Plan { per_second, ..program(config, What::Lat, sockets, bytes) };
+    scale(2.0 * 1e-3, median_of(&plan))
+}
+
+/// The mean time of a connection that carries 64 KiB each way, in microseconds, and that of the
+/// first.
+fn connections(config: &RunConfig, sockets: ProgramSockets) -> Figures {
+    match run(&program(config, What::Connect, sockets, 64 << 10)).map_err(text)? {
+        MeasurementOutcome::Connections { per_second, first: Some(first) } => {
+            Ok(vec![1e6 / per_second, first * 1e-3])
+        }
+        other => Err(format!("not connections: {other:?}")),
+    }
 }
 
 /// A plan between processes, as the peers run.

@@ -1,14 +1,14 @@
-//! Our figures and those of the peers: interleaved, on the same cores, as medians of several pairs.
+//! Our figures and those of the peers: interleaved, on the same cores, as ratios of several pairs.
 //!
 //! The load of a machine changes from second to second, so figures of two programs compare only if
 //! both ran at about the same time. Each run takes every case once, our measurement and then the
-//! peer's; a row is the ratio of the two medians.
+//! peer's; a row is the median of the ratios of these pairs, with the smallest and the largest.
 
 pub mod cases;
 
 use crate::environment::Environment;
 use crate::peers::RunConfig;
-use crate::samples::median;
+use crate::samples::{median, spread, spread_text};
 use cases::{Budget, CASES, ComparisonCase, Figures, Row};
 use serde::Serialize;
 use std::fmt;
@@ -20,7 +20,10 @@ pub struct Judged {
     pub ours: Option<f64>,
     pub peer: Option<f64>,
     pub unit: &'static str,
+    /// The median of the ratios of all pairs.
     pub ratio: Option<f64>,
+    /// The smallest and the largest of what is judged.
+    pub range: Option<[f64; 2]>,
     /// The bound of the ratio; without a peer, of our figure.
     pub budget: String,
     /// `None` if a figure is missing.
@@ -42,20 +45,25 @@ pub struct Comparison {
 /// The figures of one side of a case in all runs.
 #[derive(Default)]
 struct SideSamples {
-    figures: Vec<Vec<f64>>,
+    /// Of each run, unless it failed.
+    figures: Vec<Option<Vec<f64>>>,
     note: Option<String>,
 }
 
 impl SideSamples {
     fn add(&mut self, figures: Figures) {
-        match figures {
-            Ok(figures) => self.figures.push(figures),
-            Err(why) => self.note = Some(why),
-        }
+        let figures = figures.map_err(|why| self.note = Some(why));
+        self.figures.push(figures.ok());
     }
 
-    fn median(&self, row: usize) -> Option<f64> {
-        median(self.figures.iter().filter_map(|run| run.get(row)).copied().collect())
+    /// Whether all runs have failed: the next one will, too.
+    fn has_failed(&self) -> bool {
+        !self.figures.is_empty() && self.figures.iter().all(Option::is_none)
+    }
+
+    /// The figures of a row.
+    fn of(&self, row: usize) -> impl Iterator<Item = Option<f64>> {
+        self.figures.iter().map(move |run| run.as_ref()?.get(row).copied())
     }
 }
 
@@ -66,12 +74,11 @@ pub fn compare(config: &RunConfig, runs: u32, mut report: impl FnMut(&str)) -> C
     for run in 1..=runs {
         for (case, [ours, peers]) in CASES.iter().zip(&mut samples) {
             report(&format!("run {run} of {runs}: {}", case.rows[0].what));
-            // A missing program will be missing in the next run, too.
-            if run == 1 || !ours.figures.is_empty() {
+            if !ours.has_failed() {
                 ours.add((case.ours)(config));
             }
             if let Some(measure) = case.peer
-                && (run == 1 || !peers.figures.is_empty())
+                && !peers.has_failed()
             {
                 peers.add(measure(config));
             }
@@ -90,18 +97,22 @@ fn judge(case: &ComparisonCase, row: &Row, nth: usize, [ours, peer]: &[SideSampl
         .iter()
         .filter_map(|(note, of)| note.as_ref().map(|note| format!("{of}: {note}")))
         .collect();
-    let (ours, peer) = (ours.median(nth), peer.median(nth));
-    let ratio = ours.zip(peer).map(|(ours, peer)| ours / peer);
-    let judged = if case.peer.is_some() { ratio } else { ours };
+    let all = |side: &SideSamples| side.of(nth).flatten().collect::<Vec<_>>();
+    let pairs = ours.of(nth).zip(peer.of(nth));
+    let ratios: Vec<_> = pairs.filter_map(|(ours, peer)| Some(ours? / peer?)).collect();
+    let judged = if case.peer.is_some() { ratios.clone() } else { all(ours) };
+    let [middle, least, most] = spread(judged.clone());
+    let has_figure = !judged.is_empty();
     Judged {
         id: row.id,
         what: row.what,
-        ours,
-        peer,
+        ours: median(all(ours)),
+        peer: median(all(peer)),
         unit: row.unit,
-        ratio,
+        ratio: median(ratios),
+        range: has_figure.then_some([least, most]),
         budget: row.budget.to_string(),
-        pass: judged.map(|value| row.budget.is_met(value)),
+        pass: has_figure.then(|| row.budget.is_met(middle)),
         reference: case.reference,
         note: (!notes.is_empty()).then(|| notes.join("; ")),
     }
@@ -133,7 +144,10 @@ impl fmt::Display for Comparison {
                 None => "-",
             };
             let (ours, peer) = (number(row.ours), number(row.peer));
-            let ratio = row.ratio.map_or("-".into(), |ratio| format!("{ratio:.2} x"));
+            let ratio = row.ratio.zip(row.range);
+            let ratio = ratio.map_or("-".into(), |(ratio, [least, most])| {
+                format!("{} x", spread_text([ratio, least, most], 2))
+            });
             let Judged { what, unit, reference, budget, .. } = row;
             writeln!(
                 f,
@@ -162,7 +176,7 @@ mod tests {
     use super::*;
 
     fn side(figures: &[f64], note: Option<&str>) -> SideSamples {
-        let figures = figures.iter().map(|figure| vec![*figure]).collect();
+        let figures = figures.iter().map(|figure| Some(vec![*figure])).collect();
         SideSamples { figures, note: note.map(Into::into) }
     }
 
@@ -171,12 +185,13 @@ mod tests {
     }
 
     #[test]
-    fn a_row_is_the_ratio_of_medians() {
+    fn a_row_is_the_median_of_the_ratios_of_pairs() {
         let case = case();
-        let both = [side(&[3.0, 1.0, 2.0], None), side(&[4.0, 40.0, 0.4], None)];
+        let both = [side(&[3.0, 1.0, 2.0], None), side(&[6.0, 4.0, 1.0], None)];
         let row = Row { budget: Budget::AtMost(0.5), ..case.rows[0] };
         let judged = judge(case, &row, 0, &both);
         assert_eq!((judged.ours, judged.peer, judged.ratio), (Some(2.0), Some(4.0), Some(0.5)));
+        assert_eq!(judged.range, Some([0.25, 2.0]));
         assert_eq!((judged.pass, judged.note), (Some(true), None));
         let row = Row { budget: Budget::AtLeast(0.6), ..row };
         assert_eq!(judge(case, &row, 0, &both).pass, Some(false));

@@ -154,7 +154,7 @@ fn connect<D: Device + ?Sized>(
         end.device.destroy_qp(qp)?;
         Ok(1)
     })?;
-    Ok(MeasurementOutcome::Connections { per_second: rate })
+    Ok(MeasurementOutcome::Connections { per_second: rate, first: None })
 }
 
 /// Bytes of this process per connected, idle RC queue pair, without its share of the shared receive

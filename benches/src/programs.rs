@@ -1,0 +1,182 @@
+//! Layer `tcp` as ordinary programs use it: blocking calls on sockets at their defaults, on threads
+//! that nobody has pinned. The same program runs on the library's sockets, inline and pinned, and
+//! on the kernel's.
+
+use crate::error::PerfError;
+use crate::exchange::Exchange;
+use crate::plan::{EndRole, MeasurementOutcome, Plan, ProgramSockets, What};
+use crate::samples::{per_second, ping_pong};
+use crate::sockets::at;
+use pollux::{Node, Setup, pinned};
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::time::Instant;
+
+const BACKLOG: usize = 128;
+
+/// The calls of the program.
+trait Sockets {
+    type Listener;
+    type Stream: Read + Write;
+
+    fn listen(&self) -> io::Result<(Self::Listener, SocketAddr)>;
+    fn accept(&self, listener: &Self::Listener) -> io::Result<Self::Stream>;
+    fn connect(&self, to: SocketAddr) -> io::Result<Self::Stream>;
+}
+
+/// Over loopback.
+struct Kernel;
+
+impl Sockets for Kernel {
+    type Listener = TcpListener;
+    type Stream = TcpStream;
+
+    fn listen(&self) -> io::Result<(TcpListener, SocketAddr)> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+        let at = listener.local_addr()?;
+        Ok((listener, at))
+    }
+
+    fn accept(&self, listener: &TcpListener) -> io::Result<TcpStream> {
+        sent_at_once(listener.accept()?.0)
+    }
+
+    fn connect(&self, to: SocketAddr) -> io::Result<TcpStream> {
+        sent_at_once(TcpStream::connect(to)?)
+    }
+}
+
+/// The library's default.
+fn sent_at_once(stream: TcpStream) -> io::Result<TcpStream> {
+    stream.set_nodelay(true)?;
+    Ok(stream)
+}
+
+macro_rules! impl_sockets {
+    ($($module:ident)::+) => {
+        impl Sockets for $($module)::+::Interface {
+            type Listener = $($module)::+::TcpListener;
+            type Stream = $($module)::+::TcpStream;
+
+            fn listen(&self) -> io::Result<(Self::Listener, SocketAddr)> {
+                let listener = self.tcp_listen(at(EndRole::Server), BACKLOG)?;
+                Ok((listener, at(EndRole::Server)))
+            }
+
+            fn accept(&self, listener: &Self::Listener) -> io::Result<Self::Stream> {
+                Ok(listener.accept()?.0)
+            }
+
+            fn connect(&self, to: SocketAddr) -> io::Result<Self::Stream> {
+                self.tcp_connect(to)
+            }
+        }
+    };
+}
+
+impl_sockets!(pollux);
+impl_sockets!(pinned);
+
+/// Plays a role. Only a client has an outcome.
+pub fn play(
+    plan: &Plan,
+    role: EndRole,
+    sockets: ProgramSockets,
+    exchange: &mut Exchange,
+) -> Result<Option<MeasurementOutcome>, PerfError> {
+    match sockets {
+        ProgramSockets::Kernel => play_with(&Kernel, plan, role, exchange),
+        ProgramSockets::Inline => {
+            let interface = setup(plan, role)?.up()?;
+            play_with(&interface, plan, role, exchange)
+        }
+        ProgramSockets::Pinned => {
+            let interface = setup(plan, role)?.up_pinned(pinned::Config::default())?;
+            play_with(&interface, plan, role, exchange)
+        }
+    }
+}
+
+fn setup(plan: &Plan, role: EndRole) -> Result<Setup, PerfError> {
+    let setup = Node::open(plan.device(role)?)?.interface("ib0").mode(plan.transport.mode());
+    Ok(setup.address(&format!("{}/24", at(role).ip())))
+}
+
+fn play_with(
+    sockets: &impl Sockets,
+    plan: &Plan,
+    role: EndRole,
+    exchange: &mut Exchange,
+) -> Result<Option<MeasurementOutcome>, PerfError> {
+    match role {
+        EndRole::Server => {
+            let (listener, at) = sockets.listen()?;
+            exchange.send(&at)?;
+            serve(sockets, &listener, plan)?;
+            Ok(None)
+        }
+        EndRole::Client => {
+            let to = exchange.receive()?;
+            let outcome = measure(sockets, plan, to);
+            // A connection without a byte ends the server.
+            drop(sockets.connect(to)?);
+            outcome.map(Some)
+        }
+    }
+}
+
+/// Answers each connection with the same bytes, until one ends without any.
+fn serve<S: Sockets>(sockets: &S, listener: &S::Listener, plan: &Plan) -> io::Result<()> {
+    let mut buffer = vec![0; plan.bytes as usize];
+    loop {
+        let mut stream = sockets.accept(listener)?;
+        let mut requests = 0;
+        while is_read(&mut stream, &mut buffer)? {
+            stream.write_all(&buffer)?;
+            requests += 1;
+        }
+        if requests == 0 {
+            return Ok(());
+        }
+    }
+}
+
+/// Reads a request; `false` at the end of the stream.
+fn is_read(stream: &mut impl Read, buffer: &mut [u8]) -> io::Result<bool> {
+    match stream.read_exact(buffer) {
+        Err(error) if error.kind() == ErrorKind::UnexpectedEof => Ok(false),
+        read => read.map(|()| true),
+    }
+}
+
+fn measure<S: Sockets>(
+    sockets: &S,
+    plan: &Plan,
+    to: SocketAddr,
+) -> Result<MeasurementOutcome, PerfError> {
+    let mut buffer = vec![7; plan.bytes as usize];
+    let mut round = |stream: &mut S::Stream| -> io::Result<()> {
+        stream.write_all(&buffer)?;
+        stream.read_exact(&mut buffer)
+    };
+    match plan.what {
+        What::Lat => {
+            let mut stream = sockets.connect(to)?;
+            let latency = ping_pong(plan.duration, plan.per_second, || Ok(round(&mut stream)?))?;
+            Ok(MeasurementOutcome::Latency(latency))
+        }
+        What::Connect => {
+            let mut connection = || -> Result<u64, PerfError> {
+                round(&mut sockets.connect(to)?)?;
+                Ok(1)
+            };
+            #[expect(clippy::disallowed_methods, reason = "this is what is measured")]
+            let begun = Instant::now();
+            connection()?;
+            let first = Some(begun.elapsed().as_nanos() as f64);
+            let per_second = per_second(plan.duration, connection)?;
+            Ok(MeasurementOutcome::Connections { per_second, first })
+        }
+        What::Bw | What::Rate => unreachable!("Plan::check refuses it"),
+    }
+}
