@@ -1,7 +1,7 @@
 //! Traps of a node, sent until the subnet manager represses them (IBA 13.4.9, 14.3.13).
 //!
 //! ```text
-//! raise        queued, unless an equal trap waits
+//! raise        queued, as a new one if an equal trap waits
 //! poll         one trap every SubnetTimeout: the next one is sent, and queued again
 //! repress(TID) removed
 //! ```
@@ -32,16 +32,17 @@ pub(crate) struct Trap {
 }
 
 impl Traps {
-    /// Queues a trap that leaves by `port`. A repetition of a waiting trap is ignored; without
-    /// space the trap is lost.
+    /// Queues a trap that leaves by `port`. An equal one that waits gets another TID: the answer to
+    /// it may be under way. Without space the trap is lost.
     pub(crate) fn raise(&mut self, port: u8, notice: Notice) {
-        let is_waiting = |trap: &Trap| (trap.port, trap.notice) == (port, notice);
-        if self.waiting.len() == TRAPS_MAX || self.waiting.iter().any(is_waiting) {
-            return;
-        }
         self.transaction_id = self.transaction_id.wrapping_add(1);
         let transaction_id = self.transaction_id.into();
-        self.waiting.push_back(Trap { port, transaction_id, notice });
+        let mut waiting = self.waiting.iter_mut();
+        if let Some(equal) = waiting.find(|trap| (trap.port, trap.notice) == (port, notice)) {
+            equal.transaction_id = transaction_id;
+        } else if self.waiting.len() < TRAPS_MAX {
+            self.waiting.push_back(Trap { port, transaction_id, notice });
+        }
     }
 
     pub fn due(&self) -> Option<Time> {
@@ -93,6 +94,17 @@ mod tests {
         assert_eq!(again, first);
         assert!(!traps.repress(99) && traps.repress(first.header.transaction_id));
         assert_eq!((traps.due(), traps.waiting.is_empty()), (None, true));
+    }
+
+    #[test]
+    fn a_trap_that_is_raised_again_outlives_the_answer_to_the_first() {
+        let mut traps = Traps::default();
+        traps.raise(1, notice(1));
+        let (_, first) = traps.poll(Time::START, SECOND).unwrap();
+        traps.raise(1, notice(1));
+        assert!(!traps.repress(first.header.transaction_id), "it was about an earlier event");
+        let (_, again) = traps.poll(Time::START + SECOND, SECOND).unwrap();
+        assert!(traps.repress(again.header.transaction_id) && traps.waiting.is_empty());
     }
 
     #[test]

@@ -39,6 +39,11 @@ impl Administrator {
 
     pub(super) fn report_groups(&mut self, view: &View) {
         for (mgid, is_new) in self.groups.take_unreported() {
+            if !is_new {
+                // A member may not hear of its join after the end of the group.
+                self.joining.append(&mut self.joined);
+                self.answer_joins();
+            }
             let deleted = TrapNumber::MULTICAST_GROUP_DELETED;
             let trap = if is_new { TrapNumber::MULTICAST_GROUP_CREATED } else { deleted };
             self.report_gid(view, trap, mgid);

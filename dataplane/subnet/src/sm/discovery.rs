@@ -67,9 +67,18 @@ impl SubnetManager {
             Purpose::SetPortInfo(at) => {
                 self.view.port_mut(at).info = Some(PortInfo::from_data(data));
             }
-            Purpose::SetSwitchInfo(node) => {
+            Purpose::SetSwitchInfo(node) | Purpose::ClearChange(node) => {
                 if let Some(switch) = self.view.switch_mut(node) {
                     switch.info = SwitchInfo::from_data(data);
+                }
+                if purpose == Purpose::ClearChange(node) {
+                    self.recheck_ports(node);
+                }
+            }
+            Purpose::Recheck(at) => {
+                let state = PortInfo::from_data(data).port_state;
+                if self.view.port(at).info.is_none_or(|info| info.port_state != state) {
+                    self.wake();
                 }
             }
             Purpose::HandOver => self.handle_handover_answer(now),
@@ -158,6 +167,15 @@ impl SubnetManager {
         if !self.found.name_port(at, guid) {
             self.found.port_mut(at).guid = Guid(0);
             self.failed += 1;
+        }
+    }
+
+    fn recheck_ports(&mut self, node: u32) {
+        for port in 1..=self.view.node(node).info.num_ports {
+            let at = PortRef { node, port };
+            let path = self.view.node(node).path(port);
+            let purpose = Purpose::Recheck(at);
+            self.requests.ask(Request::get::<PortInfo>(path, port_modifier(port), purpose));
         }
     }
 

@@ -58,6 +58,10 @@ enum Purpose {
     Light(u32),
     SetSwitchInfo(u32),
     SetLinearBlock(u32, u16),
+    /// SwitchInfo, which clears PortStateChange.
+    ClearChange(u32),
+    /// PortInfo after that: its link may have changed before, but after discovery.
+    Recheck(PortRef),
     SetGroups(u32),
     SetPKeys(PortRef),
     SetPortInfo(PortRef),

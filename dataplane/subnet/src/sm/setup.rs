@@ -47,7 +47,10 @@ impl SubnetManager {
         let Some(switch) = self.view.switch_mut(node) else { return };
         let new = SwitchInfo { linear_fdb_top: lid_last, life_time, ..switch.info };
         if new != switch.info || new.port_state_change {
-            let purpose = Purpose::SetSwitchInfo(node);
+            let purpose = match new.port_state_change {
+                true => Purpose::ClearChange(node),
+                false => Purpose::SetSwitchInfo(node),
+            };
             self.requests.ask(Request::set(path, 0, new, purpose));
         }
         for block in 0..=lid_last.0 / 64 {

@@ -1,7 +1,7 @@
 //! Managers of subnets in memory: the result of sweeps, and the election of the master.
 
 use super::*;
-use crate::node::NodeDrop;
+use crate::node::{NodeDrop, Traps};
 use crate::subnet::Subnet;
 use crate::topology::{End, Topology};
 use pollux_wire::address::Qpn;
@@ -54,6 +54,27 @@ impl World {
 
     fn settle(&mut self) {
         self.managers.exchange(self.now, &mut self.subnet, |_, _| {});
+    }
+
+    /// Delivers a datagram, or sends one of a manager, or advances to the next timer within a
+    /// second; `false` if there is none of these.
+    fn exchange_one(&mut self) -> bool {
+        if let Some((at, datagram)) = self.subnet.poll_delivery() {
+            self.managers.handle(self.now, at, &datagram);
+            return true;
+        }
+        let now = self.now;
+        for (at, manager) in &mut self.managers.all {
+            if let Some(datagram) = manager.poll_transmit(now) {
+                self.subnet.send(now, *at, datagram);
+                return true;
+            }
+        }
+        let due = self.managers.due().filter(|due| *due < now + Duration::from_secs(1));
+        let Some(due) = due else { return false };
+        self.now = now.max(due);
+        self.managers.timeout(self.now);
+        true
     }
 
     /// Advances time, from timer to timer.
@@ -263,6 +284,33 @@ fn a_port_that_returns_at_once_is_active_soon() {
         world.subnet.set_cable(world.host(3), true);
         world.pass(Duration::from_millis(50));
         assert!(world.is_up(), "after {down} ms");
+    }
+}
+
+/// At any step of the sweep that its departure began; with the traps of the switch, and without.
+#[test]
+fn a_port_that_returns_during_a_sweep_is_not_missed() {
+    for has_traps in [true, false] {
+        for steps in 0..200 {
+            let mut world = World::managed("single:3", SmConfig::default());
+            let host = world.host(3);
+            world.subnet.set_cable(host, false);
+            world.subnet.send_traps(world.now);
+            let mut left = steps;
+            while left > 0 && world.exchange_one() {
+                left -= 1;
+            }
+            world.subnet.set_cable(host, true);
+            if !has_traps {
+                world.subnet.node_mut(0).traps = Traps::default();
+            }
+            // Within two light sweeps.
+            world.pass(Duration::from_secs(if has_traps { 1 } else { 21 }));
+            assert!(world.is_up(), "after {steps} datagrams; with traps: {has_traps}");
+            if left > 0 {
+                break;
+            }
+        }
     }
 }
 
