@@ -235,6 +235,40 @@ fn an_old_duplicate_syn_does_not_end_time_wait() {
     }
 }
 
+/// RFC 9293 3.10.7.4: a FIN that comes again is acknowledged, and the wait begins anew. RFC 1337: a
+/// reset does not end it.
+#[test]
+fn time_wait_acknowledges_a_repeated_fin_and_survives_a_reset() {
+    let mut pair = connected();
+    let [client, server] = pair.ids;
+    let now = pair.world.now;
+    assert_eq!(pair.world.hosts[1].tcp_recv(server, &mut [0; 9]), Ok(Some(1)));
+    pair.world.hosts[1].tcp_close(now, server);
+    pair.world.pass(Duration::from_millis(10));
+    let now = pair.world.now;
+    pair.world.hosts[0].tcp_close(now, client);
+    pair.world.pass(Duration::from_millis(10));
+    let fin = TcpHeader {
+        fin: true,
+        acknowledgment_number: pair.next.1.wrapping_add(1),
+        ..pair.header()
+    };
+    pair.next = (pair.next.0 + 1, pair.next.1 + 1);
+    for round in 0..3 {
+        let answers = pair.forge(fin, &[]);
+        pair.assert_challenge(&answers, &format!("FIN {round}"));
+        let reset = TcpHeader { rst: true, ..pair.header() };
+        assert_eq!(pair.forge(reset, &[]), [], "no answer to a reset");
+        assert_eq!(pair.forge(pair.header(), &[]), [], "nor to an acknowledgment");
+        pair.world.pass(Duration::from_millis(1500));
+    }
+    assert_eq!(pair.world.hosts[1].tcp_len(), 1);
+    pair.world.pass(SECOND);
+    assert_eq!(pair.world.hosts[1].tcp_len(), 0);
+    let answers = pair.forge(fin, &[]);
+    assert!(matches!(answers[..], [TcpHeader { rst: true, .. }]), "it is forgotten: {answers:?}");
+}
+
 /// RFC 9293 3.10.7.4: the second SYN gets an acknowledgment, which makes the host reset the first
 /// connection.
 #[test]

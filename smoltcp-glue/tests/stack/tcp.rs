@@ -282,6 +282,34 @@ fn segments_fit_the_path_mtu() {
     assert!(world.longest <= 1500, "{}", world.longest);
 }
 
+/// Whoever closes first, and whether the application closes before the peer's FIN or after it.
+#[test]
+fn connections_in_time_wait_take_no_place_of_others() {
+    let tcp = TcpConfig { connections_max: 1, ..TcpConfig::default() };
+    let config = StackConfig { tcp, ..StackConfig::default() };
+    for (first, shuts_down) in [(0, false), (0, true), (1, false), (1, true)] {
+        let mut world = World::new(1, &config, LinkFaults::default());
+        for round in 0..5 {
+            let ids = world.connected(80, false);
+            bulk(&mut world, ids, 100_000);
+            let now = world.now;
+            match shuts_down {
+                true => drop(world.hosts[first].tcp_shut_down(now, ids[first])),
+                false => world.hosts[first].tcp_close(now, ids[first]),
+            }
+            for host in [1 - first, first] {
+                world.pass(Duration::from_millis(10));
+                let now = world.now;
+                world.hosts[host].tcp_close(now, ids[host]);
+            }
+            world.pass(Duration::from_millis(10));
+            let left = [0, 1].map(|host| world.hosts[host].tcp_len());
+            assert_eq!(left[1 - first], 0, "round {round}");
+            assert_eq!(left[first], 1, "round {round}");
+        }
+    }
+}
+
 #[test]
 fn connections_have_a_limit() {
     let tcp = TcpConfig { connections_max: 3, ..TcpConfig::default() };

@@ -153,7 +153,7 @@ impl Stack {
         let Some(connection) = tcp.connections.get_mut(id) else { return };
         connection.holder = Holder::None;
         if connection.is_over() || connection.is_detached {
-            tcp.connections.remove(id);
+            tcp.remove(id);
             return;
         }
         // Received data that were not read are lost, which the peer has to know (RFC 9293 3.6.1).
@@ -235,8 +235,8 @@ impl Stack {
     }
 
     /// The number of connections, including half-open ones and TIME-WAIT.
-    pub const fn tcp_len(&self) -> usize {
-        self.tcp.connections.len()
+    pub fn tcp_len(&self) -> usize {
+        self.tcp.connections.len() + self.tcp.time_waits.len()
     }
 
     /// The number of listeners.

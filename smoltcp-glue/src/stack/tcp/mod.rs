@@ -22,6 +22,7 @@ mod progress;
 mod scoreboard;
 mod segment;
 mod service_clock;
+mod time_wait;
 mod turn;
 
 pub use connection::{Connection, TcpError, TcpInfo};
@@ -33,7 +34,7 @@ use super::outbox::{Outbox, Packet};
 use super::packet::IpPacket;
 use super::slab::{Key, Slab};
 use super::{BindError, Events, Lookup, SocketId, StackCounts};
-use connection::{Holder, is_after};
+use connection::{Holder, SpareSockets, is_after};
 use engine::{At, Engine};
 use isn::IsnSecret;
 use pollux_control::bounded::BoundedQueue;
@@ -41,11 +42,13 @@ use pollux_verbs::rng::SeededRng;
 use pollux_verbs::time::Time;
 use pollux_wire::ip::tcp::TcpSegment;
 use progress::REPORTS_MAX;
+use segment::Ends;
 use service_clock::ServiceClock;
 use smoltcp::iface::SocketSet;
 use smoltcp::socket::tcp::State;
 use std::collections::{BTreeSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
+use time_wait::TimeWaits;
 
 /// Identifies a connection; stale after it is closed.
 pub type TcpId = Key<Connection>;
@@ -56,6 +59,8 @@ pub(super) struct Tcp {
     secret: IsnSecret,
     service_clock: ServiceClock,
     pub(super) connections: Slab<Connection>,
+    spare: SpareSockets,
+    time_waits: TimeWaits,
     /// By local and remote address.
     by_addresses: Lookup<(SocketAddr, SocketAddr), TcpId>,
     pub(super) listeners: Slab<Listener>,
@@ -89,6 +94,8 @@ impl Tcp {
             service_clock: ServiceClock::default(),
             engine: Engine::new(rng),
             connections: Slab::new(config.connections_max),
+            spare: SpareSockets::default(),
+            time_waits: TimeWaits::new(config.connections_max),
             by_addresses: Lookup::default(),
             listeners: Slab::new(config.listeners_max),
             listening: Lookup::default(),
@@ -112,11 +119,12 @@ impl Tcp {
         (local, remote): (SocketAddr, SocketAddr),
         mtus: &Mtus,
     ) -> Result<TcpId, BindError> {
-        if self.by_addresses.contains_key(&(local, remote)) {
+        if self.has_connection((local, remote)) {
             return Err(BindError::InUse);
         }
         let isn = self.isn(now, (local, remote), None);
-        let mut connection = Connection::new(&self.config, (local, remote), Holder::Application);
+        let (ends, spare) = ((local, remote), &mut self.spare);
+        let mut connection = Connection::new(&self.config, ends, Holder::Application, spare);
         if !connection.connect(now, mtus.of(now, remote.ip()), isn) {
             return Err(BindError::AddressNotAvailable);
         }
@@ -127,7 +135,11 @@ impl Tcp {
 
     /// Whether an outgoing connection may use this local port.
     pub(super) fn is_free(&self, local: SocketAddr, remote: SocketAddr) -> bool {
-        !self.by_addresses.contains_key(&(local, remote)) && self.has_no_listener(local)
+        !self.has_connection((local, remote)) && self.has_no_listener(local)
+    }
+
+    fn has_connection(&self, ends: Ends) -> bool {
+        self.by_addresses.contains_key(&ends) || self.time_waits.contains(ends)
     }
 
     pub(super) fn has_no_listener(&self, local: SocketAddr) -> bool {
@@ -181,6 +193,16 @@ impl Tcp {
         if let Some(id) = known {
             return self.receive(now, id, (bytes, &segment), mtus, out);
         }
+        if known.is_none() && earlier.is_none() && self.time_waits.contains(ends) {
+            earlier =
+                is_syn.then(|| self.time_waits.replace(ends, header.sequence_number)).flatten();
+            if earlier.is_none() {
+                if self.time_waits.receive(now, ends, &segment, &mut self.draft) {
+                    push(out, &self.draft);
+                }
+                return;
+            }
+        }
         let received = (bytes, &segment);
         let is_taken = match is_syn {
             true => self.handle_syn(now, (ends, earlier), received, mtus, (out, counts)),
@@ -204,6 +226,22 @@ impl Tcp {
         connection.end.get_or_insert(TcpError::ShutDown);
         self.forget(id);
         Some(sent_to)
+    }
+
+    /// Lets go of a connection in TIME-WAIT that the application has closed, once all is
+    /// acknowledged.
+    fn retire(&mut self, now: Time, id: TcpId) {
+        let Some(connection) = self.connections.get_mut(id) else { return };
+        let (sent_to, next) = (connection.loss_recovery.sent_to, connection.receive_next());
+        if connection.state() != State::TimeWait
+            || connection.holder != Holder::None
+            || connection.loss_recovery.answered_to != next
+        {
+            return;
+        }
+        self.time_waits.add(now, connection.addresses(), sent_to, next);
+        connection.socket().abort();
+        self.forget(id);
     }
 
     fn refuse(
@@ -230,7 +268,10 @@ impl Tcp {
 
     pub(super) fn poll_timeout(&self) -> Option<Time> {
         match self.ready.is_empty() && self.stale_timers.is_empty() && self.to_probe.is_empty() {
-            true => self.timers.first().map(|(due, _)| *due),
+            true => {
+                let first = self.timers.first().map(|(due, _)| *due);
+                first.into_iter().chain(self.time_waits.due()).min()
+            }
             false => Some(Time::START),
         }
     }
@@ -308,7 +349,13 @@ impl Tcp {
                 }
             }
         }
-        self.connections.remove(id);
+        self.remove(id);
+    }
+
+    fn remove(&mut self, id: TcpId) {
+        if let Some(connection) = self.connections.remove(id) {
+            self.spare.keep(connection);
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 use super::connection::{Connection, Holder, is_after};
 use super::cookie::{Offer, good_until};
 use super::listener::ListenerId;
+use super::segment::Ends;
 use super::{Event, Tcp, TcpId, push};
 use crate::stack::StackCounts;
 use crate::stack::lookup::find_bound;
@@ -12,14 +13,10 @@ use crate::stack::packet::{IpPacket, header_len};
 use pollux_verbs::time::Time;
 use pollux_wire::ip::tcp::{TcpHeader, TcpSegment};
 use smoltcp::socket::tcp::State;
-use std::net::SocketAddr;
 
 /// The distance of an initial sequence number from the end of an earlier connection of the same
 /// addresses (RFC 9293 3.6.1).
 const APART: u32 = 1 << 16;
-
-/// The local and the remote address.
-type Ends = (SocketAddr, SocketAddr);
 
 impl Tcp {
     /// Handles a SYN without a connection; `earlier` is the end of a former connection of these
@@ -59,7 +56,8 @@ impl Tcp {
     }
 
     fn insert_half_open(&mut self, listener_id: ListenerId, ends: Ends) -> Option<TcpId> {
-        let mut connection = Connection::new(&self.config, ends, Holder::HalfOpen(listener_id));
+        let holder = Holder::HalfOpen(listener_id);
+        let mut connection = Connection::new(&self.config, ends, holder, &mut self.spare);
         connection.listen();
         let id = self.insert(connection)?;
         self.listeners.get_mut(listener_id)?.half_open += 1;

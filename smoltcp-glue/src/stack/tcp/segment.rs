@@ -6,10 +6,13 @@ use pollux_wire::ip::IpProtocol;
 use pollux_wire::ip::tcp::{TcpHeader, TcpOption, fill_checksum};
 use std::net::SocketAddr;
 
+/// The local address and the remote one.
+pub(super) type Ends = (SocketAddr, SocketAddr);
+
 /// Writes a segment; its ports are those of the addresses.
 pub(super) fn write_segment(
     packet: &mut Packet,
-    (from, to): (SocketAddr, SocketAddr),
+    (from, to): Ends,
     header: TcpHeader,
     options: &[TcpOption<'_>],
 ) -> Option<()> {

@@ -104,6 +104,9 @@ impl Tcp {
                 false => self.mark_timer_stale(id),
             }
             self.apply_event(id, Event { before, received: false });
+            if before == State::TimeWait {
+                self.retire(now, id);
+            }
             if is_sent {
                 return true;
             }
@@ -118,6 +121,7 @@ impl Tcp {
         (out, counts): (&mut Outbox, &mut StackCounts),
     ) {
         self.serve(now);
+        self.time_waits.handle_timeout(now);
         while let Some(id) = self.stale_timers.pop_front() {
             self.update_timer(now, id, mtus);
         }

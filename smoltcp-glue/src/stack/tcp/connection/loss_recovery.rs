@@ -62,6 +62,8 @@ pub(in crate::stack::tcp) struct LossRecovery {
     opening: Duration,
     /// Bytes received since the last segment was sent.
     unanswered: usize,
+    /// The last acknowledgment that was sent.
+    pub(in crate::stack::tcp) answered_to: u32,
     /// Segments that are still acknowledged at once.
     quick_for: u32,
     /// The first unacknowledged byte and SND.MAX when they last changed, and when.
@@ -108,6 +110,7 @@ impl LossRecovery {
     /// Returns whether it is a retransmission.
     pub(super) fn note_written(&mut self, now: Time, written: &Written) -> bool {
         (self.unanswered, self.sent_at) = (0, now);
+        self.answered_to = written.acknowledgment_number;
         let (start, end, before) = (written.sequence_number, written.end(), self.sent_to);
         if written.syn {
             let is_again = self.syn.0 > 0;

@@ -13,11 +13,13 @@ mod loss_recovery;
 mod recovery;
 mod resend;
 mod round_trip;
+mod spare;
 mod window;
 
 pub(super) use acceptance::Acceptance;
 pub use info::TcpInfo;
 pub(super) use loss_recovery::is_after;
+pub(super) use spare::SpareSockets;
 
 use super::engine::{At, Engine, Written, beginning, seal};
 use super::listener::ListenerId;
@@ -29,7 +31,7 @@ use crate::stack::mtu::Mtus;
 use crate::stack::outbox::Packet;
 use pollux_verbs::time::Time;
 use smoltcp::iface::{SocketHandle, SocketSet};
-use smoltcp::socket::tcp::{RecvError, Socket, SocketBuffer, State};
+use smoltcp::socket::tcp::{RecvError, Socket, State};
 use smoltcp::wire::IpListenEndpoint;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -122,14 +124,9 @@ impl Connection {
         config: &TcpConfig,
         (local, remote): (SocketAddr, SocketAddr),
         holder: Holder,
+        spare: &mut SpareSockets,
     ) -> Self {
-        let buffer = |bytes| SocketBuffer::new(vec![0; bytes]);
-        let mut socket = Socket::new(buffer(config.receive_bytes), buffer(config.send_bytes));
-        socket.set_nagle_enabled(config.nagle);
-        // A new sender has a small window, and waits for each acknowledgment.
-        socket.set_ack_delay(None);
-        let mut sockets = SocketSet::new(Vec::with_capacity(1));
-        let handle = sockets.add(socket);
+        let (sockets, handle) = spare.take(config);
         Self {
             sockets,
             handle,
