@@ -187,10 +187,9 @@ fn a_client_is_killed_in_the_middle_of_it() {
             assert!(begun.elapsed() < TIMEOUT, "the manager does not hear of it");
             std::thread::sleep(Duration::from_millis(20));
         }
-        // Its port is free again, and the manager brings the next one up.
+        // Its port is free again, and the manager brings the next one up: without an event if that
+        // is done before the device is open.
         let mut next = Program::at(&fabric.port(2));
-        let told = [AsyncEvent::PortActive(1), AsyncEvent::ClientReregister(1)];
-        next.until(|next| told.iter().all(|event| next.events.contains(event)));
         victims_peer.connect(next.lid());
         next.connect(victims_peer.lid());
         exchange(&mut next, &mut victims_peer, 10);
