@@ -46,17 +46,26 @@ pub fn ring(bytes: usize) -> Option<(Writer, Reader)> {
     if !is_capacity(bytes) {
         return None;
     }
-    let ring = Arc::new(Ring {
-        head: CachePadded(AtomicU64::new(START)),
-        tail: CachePadded(AtomicU64::new(START)),
-        store: Store::new(bytes),
-    });
-    let limit = START.wrapping_add(bytes as u64);
-    let writer = Writer { ring: ring.clone(), position: START, limit };
-    Some((writer, Reader { ring, position: START, end: START }))
+    Some(Ring::over(Store::new(bytes)))
 }
 
 impl Ring {
+    fn over(store: Store) -> (Writer, Reader) {
+        let limit = START.wrapping_add(store.len() as u64);
+        let ring = Arc::new(Self {
+            head: CachePadded(AtomicU64::new(START)),
+            tail: CachePadded(AtomicU64::new(START)),
+            store,
+        });
+        let writer = Writer { ring: ring.clone(), position: START, limit };
+        (writer, Reader { ring, position: START, end: START })
+    }
+
+    /// An empty ring of the memory of one that has no other end any more.
+    fn renew(ring: Arc<Self>) -> Option<(Writer, Reader)> {
+        Arc::try_unwrap(ring).ok().map(|ring| Self::over(ring.store))
+    }
+
     /// The index of a position, and the number of bytes that fit there before the ring wraps, at
     /// most `bytes`.
     #[inline(always)]
@@ -67,6 +76,11 @@ impl Ring {
 }
 
 impl Writer {
+    /// An empty ring of the same memory; `None` if the reader is still there.
+    pub fn renew(self) -> Option<(Self, Reader)> {
+        Ring::renew(self.ring)
+    }
+
     pub fn capacity(&self) -> usize {
         self.ring.store.len()
     }
@@ -151,6 +165,11 @@ impl Writer {
 }
 
 impl Reader {
+    /// An empty ring of the same memory; `None` if the writer is still there.
+    pub fn renew(self) -> Option<(Writer, Self)> {
+        Ring::renew(self.ring)
+    }
+
     pub fn capacity(&self) -> usize {
         self.ring.store.len()
     }
@@ -341,5 +360,25 @@ mod store {
             }
             result
         }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ring_is_renewed_empty_once_its_other_end_is_gone() {
+        let (mut writer, reader) = ring(8).unwrap();
+        assert_eq!(writer.write(b"unread"), 6);
+        assert!(reader.renew().is_none(), "there is a writer");
+        let (mut writer, mut reader) = writer.renew().expect("the reader is gone");
+        assert!(reader.is_empty() && writer.capacity() == 8);
+        assert_eq!(writer.write(b"new"), 3);
+        let mut bytes = [0; 8];
+        assert_eq!(reader.read(&mut bytes), 3);
+        assert_eq!(&bytes[..3], b"new");
+        drop(writer);
+        assert!(reader.renew().is_some());
     }
 }

@@ -117,7 +117,7 @@ pub use pollux_dataplane::engine::idle::Idle;
 use pollux_dataplane::flow::FlowSteering;
 use pollux_verbs::time::Time;
 use request::{WorkerRequest, ask};
-use serving::{ListenerEnd, TcpEnd, UdpEnd};
+use serving::{ListenerEnd, SpareRings, TcpEnd, UdpEnd};
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io;
@@ -226,6 +226,7 @@ struct Worker<'a> {
     /// Listeners whose connections wait because there are too many sockets.
     starved: Vec<ListenerId>,
     scratch: Vec<u8>,
+    rings: SpareRings,
     /// Notifications since requests were handled.
     notified: usize,
     look_at: Time,

@@ -21,6 +21,8 @@ use std::time::Duration;
 
 /// Datagrams that a socket sends before others have their turn.
 const DATAGRAMS_MAX: usize = 64;
+/// Rings of ended connections that are kept.
+const SPARE_RINGS_MAX: usize = 32;
 
 fn queued(outgoing: &mut byte_ring::Reader, incoming: &mut byte_ring::Writer) -> (usize, usize) {
     let capacity = incoming.capacity();
@@ -56,15 +58,39 @@ pub(super) struct TcpEnd {
     draining: Option<(Time, usize)>,
 }
 
+/// Rings of connections that have ended, for the next ones: their memory is there, where that of
+/// new ones is zeroed page by page.
+pub(super) struct SpareRings {
+    all: Vec<(byte_ring::Writer, byte_ring::Reader)>,
+    ring_bytes: usize,
+}
+
+impl SpareRings {
+    pub(super) const fn new(ring_bytes: usize) -> Self {
+        Self { all: Vec::new(), ring_bytes }
+    }
+
+    /// `None` if rings cannot be that long.
+    fn take(&mut self) -> Option<(byte_ring::Writer, byte_ring::Reader)> {
+        self.all.pop().or_else(|| byte_ring::ring(self.ring_bytes))
+    }
+
+    pub(super) fn keep(&mut self, end: TcpEnd) {
+        let rings = [end.incoming.renew(), end.outgoing.renew()];
+        let space = SPARE_RINGS_MAX - self.all.len();
+        self.all.extend(rings.into_iter().flatten().take(space));
+    }
+}
+
 impl TcpEnd {
     /// An end, and the rings' other ends; none if the rings cannot be that long.
     pub(super) fn new(
         (id, slot): (TcpId, SocketSlot),
         state: ConnectionState,
-        ring_bytes: usize,
+        rings: &mut SpareRings,
     ) -> Option<(Self, (byte_ring::Reader, byte_ring::Writer))> {
-        let (incoming, reader) = byte_ring::ring(ring_bytes)?;
-        let (writer, outgoing) = byte_ring::ring(ring_bytes)?;
+        let (incoming, reader) = rings.take()?;
+        let (writer, outgoing) = rings.take()?;
         let line = Arc::new(TcpLine::new(id, state));
         let end = Self {
             id,

@@ -37,16 +37,22 @@ pub struct TcpStream {
 
 /// Shared by all clones. The last one closes it.
 struct StreamEnds {
-    hold: Hold,
-    line: Arc<TcpLine>,
     reader: Mutex<byte_ring::Reader>,
     writer: Mutex<Outgoing>,
     addresses: (SocketAddr, SocketAddr),
     read_timeout: SocketTimeout,
     write_timeout: SocketTimeout,
-    lingers: AtomicBool,
     /// The reason of its end was returned by `take_error`.
     is_error_taken: AtomicBool,
+    // Dropped last: the worker reuses rings without another end.
+    socket: OpenSocket,
+}
+
+/// The socket of the worker. Dropping this closes it.
+struct OpenSocket {
+    hold: Hold,
+    line: Arc<TcpLine>,
+    lingers: AtomicBool,
 }
 
 struct Outgoing {
@@ -64,15 +70,13 @@ impl TcpStream {
         addresses: (SocketAddr, SocketAddr),
     ) -> Self {
         let ends = StreamEnds {
-            hold,
-            line,
             reader: Mutex::new(reader),
             writer: Mutex::new(Outgoing { ring: writer, written: 0 }),
             addresses,
             read_timeout: SocketTimeout::new(),
             write_timeout: SocketTimeout::new(),
-            lingers: AtomicBool::new(false),
             is_error_taken: AtomicBool::new(false),
+            socket: OpenSocket { hold, line, lingers: AtomicBool::new(false) },
         };
         Self::of(Arc::new(ends))
     }
@@ -87,7 +91,7 @@ impl TcpStream {
     }
 
     pub(super) fn wait_until_open(self, timeout: CallTimeout) -> io::Result<Self> {
-        self.ends.line.writers.wait(timeout, || self.try_open())?;
+        self.ends.socket.line.writers.wait(timeout, || self.try_open())?;
         Ok(self)
     }
 
@@ -103,9 +107,9 @@ impl TcpStream {
 
     /// Whether `read` would return at once.
     pub fn is_readable(&self) -> bool {
-        let has_ended = self.ends.line.stream_end() != StreamEnd::None
-            || self.ends.hold.doorbell.check().is_err();
-        let is_shut = self.ends.line.is_read_shut.load(Ordering::Relaxed);
+        let has_ended = self.ends.socket.line.stream_end() != StreamEnd::None
+            || self.ends.socket.hold.doorbell.check().is_err();
+        let is_shut = self.ends.socket.line.is_read_shut.load(Ordering::Relaxed);
         has_ended || is_shut || !lock(&self.ends.reader).is_empty()
     }
 
@@ -113,33 +117,35 @@ impl TcpStream {
 
     /// Copies received bytes, which stay to be read; waits as `read` does.
     pub fn peek(&self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.ends.line.readers.wait(self.ends.read_timeout.get(), || self.try_peek(buffer))
+        self.ends.socket.line.readers.wait(self.ends.read_timeout.get(), || self.try_peek(buffer))
     }
 
     /// Sets whether written data is sent at once, which is the default, or waits for
     /// acknowledgments to fill a segment (the Nagle algorithm).
     pub fn set_nodelay(&self, is_on: bool) -> io::Result<()> {
-        let id = self.ends.line.id;
-        ask(&self.ends.hold.doorbell, move |worker, _| {
+        let id = self.ends.socket.line.id;
+        ask(&self.ends.socket.hold.doorbell, move |worker, _| {
             Ok(worker.inner.stack.tcp_set_nodelay(id, is_on)?)
         })
     }
 
     /// Whether written data is sent at once.
     pub fn nodelay(&self) -> io::Result<bool> {
-        let id = self.ends.line.id;
-        ask(&self.ends.hold.doorbell, move |worker, _| Ok(worker.inner.stack.tcp_nodelay(id)?))
+        let id = self.ends.socket.line.id;
+        ask(&self.ends.socket.hold.doorbell, move |worker, _| {
+            Ok(worker.inner.stack.tcp_nodelay(id)?)
+        })
     }
 
     /// The connection as it is now: round-trip time, windows, queues and counters.
     pub fn info(&self) -> io::Result<TcpInfo> {
-        let id = self.ends.line.id;
-        ask(&self.ends.hold.doorbell, move |worker, now| Ok(worker.tcp_info(now, id)?))
+        let id = self.ends.socket.line.id;
+        ask(&self.ends.socket.hold.doorbell, move |worker, now| Ok(worker.tcp_info(now, id)?))
     }
 
     /// The error that has ended the connection, once.
     pub fn take_error(&self) -> io::Result<Option<io::Error>> {
-        match self.ends.line.state() {
+        match self.ends.socket.line.state() {
             ConnectionState::Ended(why) if why != TcpError::ShutDown => {
                 let is_taken = self.ends.is_error_taken.swap(true, Ordering::Relaxed);
                 Ok((!is_taken).then(|| why.into()))
@@ -151,7 +157,7 @@ impl TcpStream {
     /// Sets what dropping the connection does: `true`, the default, sends the written data, then
     /// closes; `false` resets the connection.
     pub fn set_linger(&self, lingers: bool) {
-        self.ends.lingers.store(lingers, Ordering::Relaxed);
+        self.ends.socket.lingers.store(lingers, Ordering::Relaxed);
     }
 
     /// Sets the keep-alive time: a peer that was silent for this long is probed, and the connection
@@ -159,16 +165,18 @@ impl TcpStream {
     /// a second is an error; [`crate::stack::TcpConfig`] has the default.
     pub fn set_keepalive(&self, idle: Option<Duration>) -> io::Result<()> {
         check_keepalive(idle)?;
-        let id = self.ends.line.id;
-        ask(&self.ends.hold.doorbell, move |worker, _| {
+        let id = self.ends.socket.line.id;
+        ask(&self.ends.socket.hold.doorbell, move |worker, _| {
             Ok(worker.inner.stack.tcp_set_keepalive(id, idle)?)
         })
     }
 
     /// The keep-alive time.
     pub fn keepalive(&self) -> io::Result<Option<Duration>> {
-        let id = self.ends.line.id;
-        ask(&self.ends.hold.doorbell, move |worker, _| Ok(worker.inner.stack.tcp_keepalive(id)?))
+        let id = self.ends.socket.line.id;
+        ask(&self.ends.socket.hold.doorbell, move |worker, _| {
+            Ok(worker.inner.stack.tcp_keepalive(id)?)
+        })
     }
 
     /// Shuts down a half, or both. Of the sending half, the peer reads the written data, then the
@@ -176,21 +184,21 @@ impl TcpStream {
     /// that waits in it.
     pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
         if how != Shutdown::Write {
-            self.ends.line.is_read_shut.store(true, Ordering::Release);
-            self.ends.line.readers.wake();
+            self.ends.socket.line.is_read_shut.store(true, Ordering::Release);
+            self.ends.socket.line.readers.wake();
         }
         if how == Shutdown::Read {
             return Ok(());
         }
-        self.ends.hold.doorbell.check()?;
-        if let ConnectionState::Ended(why) = self.ends.line.state() {
+        self.ends.socket.hold.doorbell.check()?;
+        if let ConnectionState::Ended(why) = self.ends.socket.line.state() {
             return Err(why.into());
         }
         // Under the lock, so that no write follows the end.
         let writer = lock(&self.ends.writer);
-        self.ends.line.set_requested_state(RequestedState::ShutDown);
+        self.ends.socket.line.set_requested_state(RequestedState::ShutDown);
         drop(writer);
-        self.ends.hold.doorbell.notify(&self.ends.line.flags);
+        self.ends.socket.hold.doorbell.notify(&self.ends.socket.line.flags);
         Ok(())
     }
 }
@@ -199,7 +207,7 @@ impl TcpStream {
 impl TcpStream {
     /// Waits until the connection is open, or has failed.
     pub fn poll_open(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.ends.line.writers.poll(context, || self.try_open())
+        self.ends.socket.line.writers.poll(context, || self.try_open())
     }
 
     /// Reads available data; returns the number of bytes, and 0 at the end of the stream.
@@ -208,27 +216,27 @@ impl TcpStream {
         context: &mut Context<'_>,
         buffer: &mut [u8],
     ) -> Poll<io::Result<usize>> {
-        self.ends.line.readers.poll(context, || self.try_read(buffer))
+        self.ends.socket.line.readers.poll(context, || self.try_read(buffer))
     }
 
     /// Writes as much as there is space for; returns the number of bytes.
     pub fn poll_write(&self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        self.ends.line.writers.poll(context, || self.try_write(bytes))
+        self.ends.socket.line.writers.poll(context, || self.try_write(bytes))
     }
 
     /// Waits until the peer has acknowledged all written data.
     pub fn poll_flush(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.ends.line.writers.poll(context, || self.try_flush())
+        self.ends.socket.line.writers.poll(context, || self.try_flush())
     }
 
     /// As `read`, for a task.
     pub async fn read_async(&self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.ends.line.readers.wait_async(|| self.try_read(buffer)).await
+        self.ends.socket.line.readers.wait_async(|| self.try_read(buffer)).await
     }
 
     /// As `write`, for a task.
     pub async fn write_async(&self, bytes: &[u8]) -> io::Result<usize> {
-        self.ends.line.writers.wait_async(|| self.try_write(bytes)).await
+        self.ends.socket.line.writers.wait_async(|| self.try_write(bytes)).await
     }
 
     /// As `write_all`, for a task.
@@ -241,7 +249,7 @@ impl TcpStream {
 
     /// As `flush`, for a task.
     pub async fn flush_async(&self) -> io::Result<()> {
-        self.ends.line.writers.wait_async(|| self.try_flush()).await
+        self.ends.socket.line.writers.wait_async(|| self.try_flush()).await
     }
 }
 
@@ -254,7 +262,8 @@ impl TcpStream {
         buffer: &mut [u8],
     ) -> Poll<io::Result<usize>> {
         let mut task = std::mem::take(&mut self.read_task);
-        let read = self.ends.line.readers.poll_slot(&mut task, context, || self.try_read(buffer));
+        let read =
+            self.ends.socket.line.readers.poll_slot(&mut task, context, || self.try_read(buffer));
         self.read_task = task;
         read
     }
@@ -266,7 +275,7 @@ impl TcpStream {
     ) -> Poll<io::Result<usize>> {
         let mut task = std::mem::take(&mut self.write_task);
         let written =
-            self.ends.line.writers.poll_slot(&mut task, context, || self.try_write(bytes));
+            self.ends.socket.line.writers.poll_slot(&mut task, context, || self.try_write(bytes));
         self.write_task = task;
         written
     }
@@ -275,8 +284,8 @@ impl TcpStream {
 /// One attempt each, which returns `None` where it would wait.
 impl TcpStream {
     fn try_open(&self) -> io::Result<Option<()>> {
-        match self.ends.line.state() {
-            ConnectionState::Opening => self.ends.hold.doorbell.check().map(|()| None),
+        match self.ends.socket.line.state() {
+            ConnectionState::Opening => self.ends.socket.hold.doorbell.check().map(|()| None),
             ConnectionState::Open => Ok(Some(())),
             ConnectionState::Ended(why) => Err(why.into()),
         }
@@ -304,15 +313,21 @@ impl TcpStream {
         }
         // Read first: data before the end are in the ring then.
         let (is_served, stream_end) =
-            (self.ends.hold.doorbell.check(), self.ends.line.stream_end());
+            (self.ends.socket.hold.doorbell.check(), self.ends.socket.line.stream_end());
         let mut reader = lock(&self.ends.reader);
         let taken = take(&mut reader, buffer);
         if taken > 0 {
-            self.ends.hold.doorbell.relieve_at_half(&self.ends.line.flags, &mut reader);
+            self.ends
+                .socket
+                .hold
+                .doorbell
+                .relieve_at_half(&self.ends.socket.line.flags, &mut reader);
             return Ok(Some(taken));
         }
         match stream_end {
-            StreamEnd::None if self.ends.line.is_read_shut.load(Ordering::Acquire) => Ok(Some(0)),
+            StreamEnd::None if self.ends.socket.line.is_read_shut.load(Ordering::Acquire) => {
+                Ok(Some(0))
+            }
             StreamEnd::None => is_served.map(|()| None),
             StreamEnd::Eof => Ok(Some(0)),
             StreamEnd::Error(why) => Err(why.into()),
@@ -320,9 +335,9 @@ impl TcpStream {
     }
 
     fn try_write(&self, bytes: &[u8]) -> io::Result<Option<usize>> {
-        self.ends.hold.doorbell.check()?;
+        self.ends.socket.hold.doorbell.check()?;
         let mut writer = lock(&self.ends.writer);
-        match (self.ends.line.requested_state(), self.ends.line.state()) {
+        match (self.ends.socket.line.requested_state(), self.ends.socket.line.state()) {
             (_, ConnectionState::Ended(why)) => return Err(why.into()),
             (RequestedState::Open, ConnectionState::Opening) => return Ok(None),
             (RequestedState::Open, ConnectionState::Open) => {}
@@ -331,15 +346,16 @@ impl TcpStream {
         let taken = writer.ring.write(bytes);
         writer.written += taken as u64;
         if taken > 0 {
-            self.ends.hold.doorbell.notify(&self.ends.line.flags);
+            self.ends.socket.hold.doorbell.notify(&self.ends.socket.line.flags);
         }
         Ok((taken > 0 || bytes.is_empty()).then_some(taken))
     }
 
     fn try_flush(&self) -> io::Result<Option<()>> {
-        let (is_served, state) = (self.ends.hold.doorbell.check(), self.ends.line.state());
+        let (is_served, state) =
+            (self.ends.socket.hold.doorbell.check(), self.ends.socket.line.state());
         let written = lock(&self.ends.writer).written;
-        if self.ends.line.acknowledged.load(Ordering::Acquire) == written {
+        if self.ends.socket.line.acknowledged.load(Ordering::Acquire) == written {
             return Ok(Some(()));
         }
         match state {
@@ -351,18 +367,18 @@ impl TcpStream {
 
 impl Read for &TcpStream {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.ends.line.readers.wait(self.ends.read_timeout.get(), || self.try_read(buffer))
+        self.ends.socket.line.readers.wait(self.ends.read_timeout.get(), || self.try_read(buffer))
     }
 }
 
 impl Write for &TcpStream {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.ends.line.writers.wait(self.ends.write_timeout.get(), || self.try_write(bytes))
+        self.ends.socket.line.writers.wait(self.ends.write_timeout.get(), || self.try_write(bytes))
     }
 
     /// Waits until the peer has acknowledged all written data.
     fn flush(&mut self) -> io::Result<()> {
-        self.ends.line.writers.wait(self.ends.write_timeout.get(), || self.try_flush())
+        self.ends.socket.line.writers.wait(self.ends.write_timeout.get(), || self.try_flush())
     }
 }
 
@@ -382,7 +398,7 @@ impl Write for TcpStream {
     }
 }
 
-impl Drop for StreamEnds {
+impl Drop for OpenSocket {
     fn drop(&mut self) {
         let lingers = *self.lingers.get_mut();
         self.line.set_requested_state(if lingers {

@@ -12,7 +12,7 @@ use super::common_state::SocketSlot;
 use super::datagram::PAYLOAD_MAX;
 use super::doorbell::{Doorbell, Inbox};
 use super::listener::{ListenerLine, WorkerListener};
-use super::serving::{EndState, ListenerEnd, TcpEnd, UdpEnd};
+use super::serving::{EndState, ListenerEnd, SpareRings, TcpEnd, UdpEnd};
 use super::tcp::TcpStream;
 use super::tcp_line::ConnectionState;
 use super::udp::UdpSocket;
@@ -52,6 +52,7 @@ impl<'a> Worker<'a> {
     ) -> Self {
         let doorbell = doorbells[usize::from(inner.stack.shard().worker)].clone();
         inner.stack.enable_events();
+        let rings = SpareRings::new(config.tcp_ring_bytes);
         let mut worker = Self {
             inner,
             clock,
@@ -69,6 +70,7 @@ impl<'a> Worker<'a> {
             draining: Vec::new(),
             starved: Vec::new(),
             scratch: vec![0; PAYLOAD_MAX],
+            rings,
             notified: 0,
             look_at: Time::START,
             engine,
@@ -220,13 +222,19 @@ impl<'a> Worker<'a> {
             let Some(end) = self.tcp.get_mut(id) else { continue };
             if end.is_lost(now, self.user_timeout) {
                 self.inner.stack.tcp_abort(now, id);
-                self.tcp.remove(id);
+                self.remove_tcp(id);
             } else {
                 self.draining.push(id);
             }
         }
         for id in std::mem::take(&mut self.starved) {
             self.hand_over(now, id);
+        }
+    }
+
+    fn remove_tcp(&mut self, id: TcpId) {
+        if let Some(end) = self.tcp.remove(id) {
+            self.rings.keep(end);
         }
     }
 
@@ -247,7 +255,7 @@ impl<'a> Worker<'a> {
                 let Some(end) = self.tcp.get_mut(id) else { return };
                 match end.serve(now, self.inner) {
                     EndState::Draining => self.draining.push(id),
-                    EndState::Ended => drop(self.tcp.remove(id)),
+                    EndState::Ended => self.remove_tcp(id),
                     _ => {}
                 }
             }
@@ -344,7 +352,7 @@ impl Worker<'_> {
         id: TcpId,
         (hold, slot): (Hold, SocketSlot),
     ) -> Option<TcpStream> {
-        let ends = TcpEnd::new((id, slot), ConnectionState::Opening, self.config.tcp_ring_bytes);
+        let ends = TcpEnd::new((id, slot), ConnectionState::Opening, &mut self.rings);
         let addresses = self.inner.stack.tcp_addresses(id);
         let Some(((end, rings), addresses)) = ends.zip(addresses) else {
             self.inner.stack.tcp_abort(now, id);

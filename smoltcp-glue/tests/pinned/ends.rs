@@ -64,6 +64,34 @@ fn a_dropped_listener_resets_its_waiting_connections() {
     assert_works(&two, 80);
 }
 
+/// Rings and buffers of a connection that has ended are those of a later one: also of one that was
+/// reset with data in them.
+#[test]
+fn connections_in_a_row_carry_their_own_bytes_alone() {
+    let two = two(Mode::Rc);
+    let listener = two.second.tcp_listen(at(2, 80), 4).expect("the port is free");
+    listener.set_timeout(Some(TIMEOUT)).unwrap();
+    for round in 0..60 {
+        let mut client = connect(&two.first, at(2, 80));
+        let (mut server, _) = listener.accept().expect("a connection");
+        client.set_read_timeout(Some(TIMEOUT)).unwrap();
+        server.set_read_timeout(Some(TIMEOUT)).unwrap();
+        let (request, response) = (vec![round; 70_000], vec![100 + round; 70_000]);
+        client.write_all(&request).unwrap();
+        server.write_all(&response).unwrap();
+        let mut bytes = vec![0; 70_000];
+        server.read_exact(&mut bytes).unwrap();
+        assert!(bytes == request, "round {round}");
+        // In two rounds of three the client leaves data unread.
+        if round % 3 == 0 {
+            client.read_exact(&mut bytes).unwrap();
+            assert!(bytes == response, "round {round}");
+        }
+        client.set_linger(round % 3 == 1);
+        drop((client, server));
+    }
+}
+
 #[test]
 fn data_written_before_a_drop_arrive() {
     const BYTES: usize = 3_000_000;
