@@ -1,4 +1,4 @@
-//! Pages for programs: from `std::net`, in one thread, in several, in tasks.
+//! Pages for programs: from `std::net`, in one thread, in several, in tasks, in processes.
 //!
 //! | a program that | reads |
 //! |---|---|
@@ -7,12 +7,16 @@
 //! | has several threads, or computes while peers wait | [`crate::pinned`] |
 //! | is `async`: hyper, tonic, a Redis client | [`tasks`] |
 //! | has a stack of its own: smoltcp | [`crate::smoltcp`] |
+//! | is one of several on a machine, or on several | [`processes`] |
 
 #[doc = include_str!("../guide/from_std.md")]
 pub mod from_std {}
 
 #[doc = include_str!("../guide/inline.md")]
 pub mod inline {}
+
+#[doc = include_str!("../guide/processes.md")]
+pub mod processes {}
 
 #[cfg_attr(feature = "tokio", doc = include_str!("../guide/tasks.md"))]
 #[cfg_attr(not(feature = "tokio"), doc = "Tasks: this page is there with the feature `tokio`.")]

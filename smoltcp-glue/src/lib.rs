@@ -61,6 +61,12 @@
 //! user timeout ([`stack::TcpConfig`]). Those to a peer that was started anew end at once. A peer
 //! that is stopped, or computes, keeps its connections.
 //!
+//! | feature | has |
+//! |---|---|
+//! | `tokio` | tokio's traits on pinned connections ([`guide::tasks`]) |
+//! | `futures-io` | those of the crate `futures-io` |
+//! | `hca` | adapters in hardware; needs rdma-core's headers |
+//!
 //! 1. [`node`]: opens a device and an interface; [`interface`]: the inline driver; [`host`]: an
 //!    interface with its sockets, without a clock;
 //! 2. [`udp`], [`tcp`]: sockets with the API of `std::net`; `timeout`: how long their calls wait;

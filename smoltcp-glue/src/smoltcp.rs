@@ -1,4 +1,4 @@
-//! smoltcp over an interface: [`Device`] is a `phy::Device` of smoltcp, with the medium IP.
+//! smoltcp over an interface: [`Device`] is a `phy::Device` of smoltcp 0.14, with the medium IP.
 //!
 //! A program that is written for smoltcp runs on it with smoltcp's own stack, and changes one line,
 //! that which opens the device:

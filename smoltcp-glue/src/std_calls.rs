@@ -143,5 +143,6 @@ pub(crate) use {timeout_calls, udp_calls};
 
 pub(crate) fn hop_limit(value: u32, min: u8) -> std::io::Result<u8> {
     let limit = u8::try_from(value).ok().filter(|limit| *limit >= min);
-    limit.ok_or_else(|| std::io::ErrorKind::InvalidInput.into())
+    let why = || format!("a hop limit of {value} is out of range; write {min} to 255");
+    limit.ok_or_else(|| std::io::Error::new(std::io::ErrorKind::InvalidInput, why()))
 }

@@ -25,7 +25,8 @@
 //!
 //! The workers stop when the interface and all its sockets are dropped. Dropping the last of them
 //! waits until sent data is flushed, as with an inline interface. If a worker fails because its
-//! device is gone, all workers stop and every call returns an error.
+//! device is gone, all workers stop and every call returns an error. A fabric or a cable that is
+//! gone is a link that is down: calls wait until it is back, or their timeout.
 //!
 //! One worker is the default. With several ([`Config::workers`]) each has its own shard of the
 //! sockets and its own connections to each peer, so one interface can use several cores. The API is
