@@ -51,9 +51,9 @@ impl Interface {
         Ok(TcpListener { ends: Rc::new(ends) })
     }
 
-    /// Opens a TCP connection, and waits until it is established. To an address that nobody has, the
-    /// attempt fails after three seconds; to a host that does not answer, by default after three
-    /// minutes ([`crate::stack::TcpConfig::user_timeout`]).
+    /// Opens a TCP connection, and waits until it is established. To an address that nobody has,
+    /// the attempt fails after three seconds; to a host that does not answer, by default after
+    /// three minutes ([`crate::stack::TcpConfig::user_timeout`]).
     pub fn tcp_connect(&self, to: impl ToSocketAddrs) -> io::Result<TcpStream> {
         self.tcp_begin(to)?.wait_until_open(CallTimeout::Never)
     }

@@ -57,11 +57,13 @@ impl Stack {
         now: Time,
         (local, remote): (SocketAddr, SocketAddr),
     ) -> Result<TcpId, BindError> {
-        let mut locals =
-            ephemeral_ports(&mut self.rng).map(|port| SocketAddr::new(local.ip(), port));
-        let local = locals.find(|local| {
-            self.shard.has_connection(*local, remote) && self.tcp.is_free(*local, remote)
-        });
+        let first = ephemeral_ports(&mut self.rng);
+        let locals = first.map(|port| SocketAddr::new(local.ip(), port));
+        let mut locals = locals.filter(|local| self.shard.has_connection(*local, remote));
+        let mut near = locals.clone().take(LOOKED_AT_MAX);
+        let local = near
+            .find(|local| self.tcp.is_free(*local, remote))
+            .or_else(|| locals.find(|local| self.tcp.is_reusable(*local, remote)));
         self.tcp.connect(now, (local.ok_or(BindError::Full)?, remote), &self.mtus)
     }
 
@@ -91,7 +93,11 @@ impl Stack {
     }
 }
 
-fn ephemeral_ports(rng: &mut SeededRng) -> impl Iterator<Item = u16> + use<> {
+/// Ports that are looked at before one is taken whose last connection is in TIME-WAIT: a program
+/// that connects often has no others.
+const LOOKED_AT_MAX: usize = 256;
+
+fn ephemeral_ports(rng: &mut SeededRng) -> impl Iterator<Item = u16> + Clone + use<> {
     let first = rng.below(EPHEMERAL_PORTS.len() as u64) as usize;
     EPHEMERAL_PORTS.skip(first).chain(EPHEMERAL_PORTS.take(first))
 }

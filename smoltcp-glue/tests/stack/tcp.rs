@@ -282,6 +282,29 @@ fn segments_fit_the_path_mtu() {
     assert!(world.longest <= 1500, "{}", world.longest);
 }
 
+/// More connections than there are ports, in less than the time of TIME-WAIT.
+#[test]
+fn ports_in_time_wait_are_used_again_when_there_are_no_others() {
+    let mut world = without_faults(1500);
+    let listener = world.hosts[1].tcp_listen(at(1, 80), 4).expect("the port is free");
+    let begun = world.now;
+    for round in 0..20_000 {
+        let now = world.now;
+        let connect = world.hosts[0].tcp_connect(now, at(0, 0), at(1, 80));
+        let client = connect.unwrap_or_else(|error| panic!("round {round}: {error:?}"));
+        world.pass(Duration::from_micros(20));
+        let server = world.hosts[1].tcp_accept(listener).expect("it listens").expect("accepted");
+        let now = world.now;
+        world.hosts[0].tcp_close(now, client);
+        world.pass(Duration::from_micros(20));
+        let now = world.now;
+        world.hosts[1].tcp_close(now, server);
+        world.pass(Duration::from_micros(20));
+    }
+    assert!(world.now < begun + 2 * SECOND);
+    assert_eq!(world.hosts[1].tcp_len(), 0);
+}
+
 /// Whoever closes first, and whether the application closes before the peer's FIN or after it.
 #[test]
 fn connections_in_time_wait_take_no_place_of_others() {

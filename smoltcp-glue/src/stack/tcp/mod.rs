@@ -42,7 +42,6 @@ use pollux_verbs::rng::SeededRng;
 use pollux_verbs::time::Time;
 use pollux_wire::ip::tcp::TcpSegment;
 use progress::REPORTS_MAX;
-use segment::Ends;
 use service_clock::ServiceClock;
 use smoltcp::iface::SocketSet;
 use smoltcp::socket::tcp::State;
@@ -119,10 +118,11 @@ impl Tcp {
         (local, remote): (SocketAddr, SocketAddr),
         mtus: &Mtus,
     ) -> Result<TcpId, BindError> {
-        if self.has_connection((local, remote)) {
+        if self.by_addresses.contains_key(&(local, remote)) {
             return Err(BindError::InUse);
         }
-        let isn = self.isn(now, (local, remote), None);
+        let earlier = self.time_waits.end((local, remote));
+        let isn = self.isn(now, (local, remote), earlier);
         let (ends, spare) = ((local, remote), &mut self.spare);
         let mut connection = Connection::new(&self.config, ends, Holder::Application, spare);
         if !connection.connect(now, mtus.of(now, remote.ip()), isn) {
@@ -135,11 +135,13 @@ impl Tcp {
 
     /// Whether an outgoing connection may use this local port.
     pub(super) fn is_free(&self, local: SocketAddr, remote: SocketAddr) -> bool {
-        !self.has_connection((local, remote)) && self.has_no_listener(local)
+        !self.time_waits.contains((local, remote)) && self.is_reusable(local, remote)
     }
 
-    fn has_connection(&self, ends: Ends) -> bool {
-        self.by_addresses.contains_key(&ends) || self.time_waits.contains(ends)
+    /// The same, if need be after a connection in TIME-WAIT: the numbers of the next one are after
+    /// those of that one (RFC 6191).
+    pub(super) fn is_reusable(&self, local: SocketAddr, remote: SocketAddr) -> bool {
+        !self.by_addresses.contains_key(&(local, remote)) && self.has_no_listener(local)
     }
 
     pub(super) fn has_no_listener(&self, local: SocketAddr) -> bool {

@@ -56,6 +56,11 @@ impl TimeWaits {
     /// ended; `None` if the SYN is not after all that the connection received: then it is old.
     pub(super) fn replace(&mut self, ends: Ends, syn: u32) -> Option<u32> {
         self.all.get(&ends).filter(|ended| is_after(syn, ended.receive_next))?;
+        self.end(ends)
+    }
+
+    /// Ends the wait; returns the sequence number at which the connection ended.
+    pub(super) fn end(&mut self, ends: Ends) -> Option<u32> {
         self.all.remove(&ends).map(|ended| ended.sent_to)
     }
 
