@@ -89,9 +89,10 @@ pub struct Administrator {
     packet_life_time: TimeCode,
     questions: VecDeque<Datagram>,
     outgoing: VecDeque<Datagram>,
-    /// Answers to joins of groups whose tables are not written, and being written.
-    joined: Vec<Datagram>,
-    joining: Vec<Datagram>,
+    /// Answers to joins of groups whose tables are not written yet.
+    unwritten_joins: Vec<Datagram>,
+    /// The same of tables that are being written.
+    written_joins: Vec<Datagram>,
     transfers: Transfers<TransferKey>,
     groups: Groups,
     services: services::Services,
@@ -132,8 +133,8 @@ impl Administrator {
             packet_life_time: config.packet_life_time,
             questions: VecDeque::new(),
             outgoing: VecDeque::new(),
-            joined: Vec::new(),
-            joining: Vec::new(),
+            unwritten_joins: Vec::new(),
+            written_joins: Vec::new(),
             transfers: Transfers::default(),
             groups: Groups::new(&config.partitions, config.packet_life_time),
             services: services::Services::default(),
@@ -231,8 +232,8 @@ impl Administrator {
             Ok(Answer::One(data, attribute_offset)) => {
                 let mad = response(&question.mad, MadStatus::OK, attribute_offset, data).emit();
                 let waits = is_join(&question) && self.groups.has_changed();
-                match waits && self.joined.len() < OUTGOING_MAX {
-                    true => self.joined.push(answer_to(&question.from, mad)),
+                match waits && self.unwritten_joins.len() < OUTGOING_MAX {
+                    true => self.unwritten_joins.push(answer_to(&question.from, mad)),
                     false => self.send_to(&question.from, mad),
                 }
             }
@@ -452,12 +453,14 @@ impl Administrator {
     /// The MLIDs of groups whose members changed since the last call. Joins of these groups are
     /// answered by [`Self::answer_joins`] after their tables are written.
     pub(crate) fn take_changed_groups(&mut self) -> BTreeSet<Lid> {
-        self.joining.append(&mut self.joined);
+        self.written_joins.append(&mut self.unwritten_joins);
         self.groups.take_changed()
     }
 
     pub(crate) fn answer_joins(&mut self) {
-        std::mem::take(&mut self.joining).into_iter().for_each(|answer| self.transmit(answer));
+        std::mem::take(&mut self.written_joins)
+            .into_iter()
+            .for_each(|answer| self.transmit(answer));
     }
 
     /// Sets the subnet managers, ours first.

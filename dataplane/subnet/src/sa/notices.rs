@@ -41,7 +41,7 @@ impl Administrator {
         for (mgid, is_new) in self.groups.take_unreported() {
             if !is_new {
                 // A member may not hear of its join after the end of the group.
-                self.joining.append(&mut self.joined);
+                self.written_joins.append(&mut self.unwritten_joins);
                 self.answer_joins();
             }
             let deleted = TrapNumber::MULTICAST_GROUP_DELETED;
