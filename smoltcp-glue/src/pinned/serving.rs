@@ -21,8 +21,8 @@ use std::time::Duration;
 
 /// Datagrams that a socket sends before others have their turn.
 const DATAGRAMS_MAX: usize = 64;
-/// Rings of ended connections that are kept.
-const SPARE_RINGS_MAX: usize = 32;
+/// The bytes of all rings of ended connections that are kept.
+const SPARE_RING_BYTES_MAX: usize = 8 << 20;
 
 fn queued(outgoing: &mut byte_ring::Reader, incoming: &mut byte_ring::Writer) -> (usize, usize) {
     let capacity = incoming.capacity();
@@ -77,7 +77,7 @@ impl SpareRings {
 
     pub(super) fn keep(&mut self, end: TcpEnd) {
         let rings = [end.incoming.renew(), end.outgoing.renew()];
-        let space = SPARE_RINGS_MAX - self.all.len();
+        let space = (SPARE_RING_BYTES_MAX / self.ring_bytes).saturating_sub(self.all.len());
         self.all.extend(rings.into_iter().flatten().take(space));
     }
 }

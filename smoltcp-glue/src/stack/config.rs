@@ -27,7 +27,7 @@ pub struct StackConfig {
 /// The configuration of TCP.
 #[derive(Clone, Debug)]
 pub struct TcpConfig {
-    /// Maximum number of connections, including TIME-WAIT.
+    /// Maximum number of connections, and of others in TIME-WAIT that the application has closed.
     pub connections_max: usize,
     /// Maximum number of listeners.
     pub listeners_max: usize,

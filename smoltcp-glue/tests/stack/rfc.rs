@@ -38,6 +38,19 @@ fn connected() -> Pair {
     Pair { world, ids, ends, next }
 }
 
+/// The server closes first, so it has the TIME-WAIT state. `next` is before both FINs.
+fn in_time_wait() -> Pair {
+    let mut pair = connected();
+    let [client, server] = pair.ids;
+    assert_eq!(pair.world.hosts[1].tcp_recv(server, &mut [0; 9]), Ok(Some(1)));
+    for (host, id) in [(1, server), (0, client)] {
+        let now = pair.world.now;
+        pair.world.hosts[host].tcp_close(now, id);
+        pair.world.pass(Duration::from_millis(10));
+    }
+    pair
+}
+
 impl Pair {
     /// Passes a forged segment of the client to the server; returns headers of immediate answers.
     fn forge(&mut self, header: TcpHeader, payload: &[u8]) -> Vec<TcpHeader> {
@@ -212,16 +225,7 @@ fn data_with_an_acknowledgment_outside_the_window_get_a_challenge_ack() {
 #[test]
 fn an_old_duplicate_syn_does_not_end_time_wait() {
     for (offset, is_new) in [(0_u32.wrapping_sub(1_000_000), false), (0, false), (2, true)] {
-        let mut pair = connected();
-        let [client, server] = pair.ids;
-        // The server closes first, so it has the TIME-WAIT state.
-        let now = pair.world.now;
-        assert_eq!(pair.world.hosts[1].tcp_recv(server, &mut [0; 9]), Ok(Some(1)));
-        pair.world.hosts[1].tcp_close(now, server);
-        pair.world.pass(Duration::from_millis(10));
-        let now = pair.world.now;
-        pair.world.hosts[0].tcp_close(now, client);
-        pair.world.pass(Duration::from_millis(10));
+        let mut pair = in_time_wait();
         pair.world.hosts[1].tcp_listen(at(1, 80), 4).expect("the port is free");
         let (header, numbers) = (pair.header(), (pair.next.0 + 1, pair.next.1 + 1));
         pair.next = numbers;
@@ -239,15 +243,7 @@ fn an_old_duplicate_syn_does_not_end_time_wait() {
 /// reset does not end it.
 #[test]
 fn time_wait_acknowledges_a_repeated_fin_and_survives_a_reset() {
-    let mut pair = connected();
-    let [client, server] = pair.ids;
-    let now = pair.world.now;
-    assert_eq!(pair.world.hosts[1].tcp_recv(server, &mut [0; 9]), Ok(Some(1)));
-    pair.world.hosts[1].tcp_close(now, server);
-    pair.world.pass(Duration::from_millis(10));
-    let now = pair.world.now;
-    pair.world.hosts[0].tcp_close(now, client);
-    pair.world.pass(Duration::from_millis(10));
+    let mut pair = in_time_wait();
     let fin = TcpHeader {
         fin: true,
         acknowledgment_number: pair.next.1.wrapping_add(1),

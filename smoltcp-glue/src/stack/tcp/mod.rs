@@ -139,7 +139,7 @@ impl Tcp {
     }
 
     /// The same, if need be after a connection in TIME-WAIT: the numbers of the next one are after
-    /// those of that one (RFC 6191).
+    /// those of that one (RFC 9293 3.6.1).
     pub(super) fn is_reusable(&self, local: SocketAddr, remote: SocketAddr) -> bool {
         !self.by_addresses.contains_key(&(local, remote)) && self.has_no_listener(local)
     }

@@ -6,8 +6,8 @@ use crate::stack::config::TcpConfig;
 use smoltcp::iface::{SocketHandle, SocketSet};
 use smoltcp::socket::tcp::{Socket, SocketBuffer, State};
 
-/// Sockets that are kept.
-const SPARE_SOCKETS_MAX: usize = 16;
+/// The bytes of all buffers that are kept.
+const SPARE_BYTES_MAX: usize = 16 << 20;
 
 /// A set with the one socket of a connection.
 pub(super) type OneSocket = (SocketSet<'static>, SocketHandle);
@@ -22,7 +22,9 @@ impl SpareSockets {
     pub(in crate::stack::tcp) fn keep(&mut self, connection: Connection) {
         let has_lost = connection.loss_recovery.retransmitted.0 > 0;
         let is_closed = connection.state() == State::Closed;
-        if is_closed && !has_lost && self.all.len() < SPARE_SOCKETS_MAX {
+        let socket = connection.socket_ref();
+        let bytes = (socket.recv_capacity() + socket.send_capacity()).max(1);
+        if is_closed && !has_lost && self.all.len() < SPARE_BYTES_MAX / bytes {
             self.all.push((connection.sockets, connection.handle));
         }
     }
