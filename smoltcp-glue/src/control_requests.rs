@@ -1,6 +1,7 @@
 //! Requests of sockets and applications to the control plane of an interface.
 
 use crate::control_thread::{Answer, ControlHandle};
+use crate::error::UpError;
 use pollux_control::ipoib::Adjacency;
 use pollux_node::config::InterfaceSettings;
 use pollux_node::interface::echo::{EchoOutcome, EchoRequest};
@@ -25,8 +26,12 @@ pub struct NeighborRoute {
 }
 
 impl ControlHandle {
-    /// Answers with its addresses when the interface is up and has all configured ones.
-    pub(crate) fn when_up(&self, settings: &InterfaceSettings) -> Answer<Vec<IpAddr>> {
+    /// Answers with its addresses when the interface is up and has all configured ones, or when
+    /// another host has one of those.
+    pub(crate) fn when_up(
+        &self,
+        settings: &InterfaceSettings,
+    ) -> Answer<Result<Vec<IpAddr>, UpError>> {
         let settings = settings.clone();
         self.ask(move |interface, _| addresses_if_up(interface, &settings))
     }
@@ -88,12 +93,21 @@ impl ControlHandle {
     }
 }
 
-fn addresses_if_up(interface: &IpoibLink, settings: &InterfaceSettings) -> Option<Vec<IpAddr>> {
+fn addresses_if_up(
+    interface: &IpoibLink,
+    settings: &InterfaceSettings,
+) -> Option<Result<Vec<IpAddr>, UpError>> {
     let control = interface.control();
+    let is_fixed = |ip| settings.fixed_addresses().any(|one| one.ip == ip);
+    let mut duplicates = control.addresses().duplicates().filter(|(ip, _)| is_fixed(*ip));
+    if let Some((address, holder)) = duplicates.next() {
+        let holder = holder.unwrap_or("an unknown one").into();
+        return Some(Err(UpError::AddressInUse { address, holder }));
+    }
     let own: Vec<_> = control.snapshot().own().collect();
     let has_lease = control.has_lease() || !settings.uses_dhcp();
     let has_all = settings.fixed_addresses().all(|one| own.contains(&one.ip));
-    (control.is_up() && has_lease && has_all).then_some(own)
+    (control.is_up() && has_lease && has_all).then_some(Ok(own))
 }
 
 fn neighbors(interface: &IpoibLink) -> Vec<NeighborRoute> {

@@ -6,6 +6,7 @@ use pollux_node::config::ConfigErrors;
 use pollux_node::interface::DeviceError;
 use std::fmt;
 use std::io::{self, ErrorKind};
+use std::net::IpAddr;
 use std::time::Duration;
 
 /// The reason for which an interface did not come up, with advice.
@@ -27,6 +28,17 @@ pub enum UpError {
     /// An address is invalid, or has no prefix length.
     #[error("{0:?} is no address with prefix; write 10.0.0.1/24 or fd00::1/64")]
     Address(String),
+    /// Another host has an address, and answered a probe for it.
+    #[error(
+        "another host has {address}, at link address {holder}; give this interface another \
+         address, or stop the interface that has it"
+    )]
+    AddressInUse {
+        /// The address.
+        address: IpAddr,
+        /// The link address (flags, QPN and GID) of the interface that has it.
+        holder: String,
+    },
     /// The interface did not come up in time; its state and the reason.
     #[error(
         "the interface did not come up: {0}; check that a subnet manager runs and that the port is \
@@ -60,6 +72,7 @@ impl From<UpError> for io::Error {
             UpError::File(_) | UpError::Interface(_) | UpError::Address(_) | UpError::Core(_) => {
                 ErrorKind::InvalidInput
             }
+            UpError::AddressInUse { .. } => ErrorKind::AddrInUse,
             UpError::NotUp(_) => ErrorKind::NetworkDown,
             _ => ErrorKind::Other,
         };

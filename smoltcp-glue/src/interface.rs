@@ -87,15 +87,20 @@ impl Interface {
         timeout: Duration,
     ) -> Result<(), UpError> {
         let answer = self.control().when_up(settings);
-        let mut addresses: Option<Vec<IpAddr>> = None;
+        let mut addresses: Option<Result<Vec<IpAddr>, UpError>> = None;
         let up = self.wait(CallTimeout::After(timeout), |host, _| {
             if addresses.is_none() {
                 addresses = answer.poll()?;
             }
-            let are_known = |own: &Vec<IpAddr>| own.iter().all(|ip| host.owns(*ip));
-            Ok(addresses.as_ref().is_some_and(are_known).then_some(()))
+            Ok(addresses.take_if(|own| match own {
+                Ok(own) => own.iter().all(|ip| host.owns(*ip)),
+                Err(_) => true,
+            }))
         });
-        up.map_err(|_| UpError::NotUp(self.control().state().unwrap_or_default()))
+        match up {
+            Ok(addresses) => addresses.map(drop),
+            Err(_) => Err(UpError::NotUp(self.control().state().unwrap_or_default())),
+        }
     }
 
     pub(crate) fn control(&self) -> &ControlHandle {

@@ -56,6 +56,10 @@
 //! [`Interface::statistics`] what an interface has. A program whose interface has an admin socket
 //! ([`Setup::admin_socket`]) shows its sockets to `pollux show sockets`.
 //!
+//! An interface is up once it has its addresses, which it probes first: one that another host has
+//! is [`UpError::AddressInUse`], with the link address of that host. The addresses of a program
+//! that has died are free at once.
+//!
 //! Connections to a peer whose process dies end by `ConnectionReset`, within five seconds if its
 //! port leaves the subnet with it, as on the software fabric; else keep-alive ends them, or the
 //! user timeout ([`stack::TcpConfig`]). Those to a peer that was started anew end at once. A peer

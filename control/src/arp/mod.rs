@@ -14,7 +14,7 @@ mod questions;
 #[cfg(test)]
 mod tests;
 
-pub use own::OwnState;
+pub use own::{OwnState, Probes};
 pub use questions::QUESTIONS_MAX;
 
 use crate::frame::{LinkFrame, To};
@@ -88,16 +88,12 @@ impl<L: InterfaceAddress> Arp<L> {
         }
     }
 
-    /// Claims an address: after probes with `probe`, else at once, until another node defends it.
-    /// `false` if there are too many.
-    pub fn add(&mut self, now: Time, ip: Ipv4Addr, probe: bool) -> bool {
+    /// Claims an address, after these probes. `false` if there are too many.
+    pub fn add(&mut self, now: Time, ip: Ipv4Addr, probes: Probes) -> bool {
         if self.own.len() >= OWN_MAX && !self.own.contains_key(&ip) {
             return false;
         }
-        let state = match probe {
-            true => OwnState::probing(now, &mut self.rng),
-            false => OwnState::announcing(now, false),
-        };
+        let state = OwnState::first(now, probes, &mut self.rng);
         self.own.insert(ip, state);
         if state.is_ours() {
             self.output.report(ArpEvent::Held(ip));

@@ -4,18 +4,25 @@
 //!   Probing --no conflict----> Announcing --announced often enough--> Held
 //!      |                        ^    |                                |
 //!      | conflict     not probed|    +---- conflict: announce again --+--> Held
-//!      v                        |    | conflict, not probed
+//!      v                        |    | conflict, not probed or briefly
 //!    (none)                  (none) <+
 //! ```
 //!
 //! While an address is probed, it is not used: no answers, no packets. An address that is announced
-//! without probes is used at once, and given up if another node defends it. A held address is never
-//! given up, because clients rely on it; it is defended at most once per interval.
+//! without probes, or after brief ones, is given up if another node defends it then. A held address
+//! is never given up, because clients rely on it; it is defended at most once per interval.
+//!
+//! Why brief probes: a program waits for its address, and the probes of RFC 5227 take four to seven
+//! seconds. A defense takes a broadcast, a path query of the holder and a datagram, which is
+//! milliseconds. The announcements find a holder that is slower, or did not get the probes.
 
 use pollux_verbs::rng::SeededRng;
 use pollux_verbs::time::Time;
 use std::time::Duration;
 
+/// Brief probes, and the wait for a defense after each.
+const BRIEF_PROBES: u8 = 2;
+const BRIEF_INTERVAL: Duration = Duration::from_millis(20);
 const PROBE_WAIT: Duration = Duration::from_secs(1);
 const PROBES: u8 = 3;
 const PROBE_INTERVAL_MIN: Duration = Duration::from_secs(1);
@@ -34,16 +41,25 @@ pub enum OwnState {
     Probing {
         sent: u8,
         until: Time,
+        is_brief: bool,
     },
     Announcing {
         sent: u8,
         until: Time,
-        /// It was probed: no other node has it.
+        /// It was probed, and not briefly: no other node has it.
         is_alone: bool,
     },
     Held {
         defended: Option<Time>,
     },
+}
+
+/// How an address is probed before it is ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Probes {
+    None,
+    Brief,
+    Full,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,15 +77,23 @@ pub(super) enum Conflict {
 }
 
 impl OwnState {
-    /// The first state, with a random wait, so that nodes that start together do not probe
-    /// together.
-    pub(super) fn probing(now: Time, rng: &mut SeededRng) -> Self {
-        Self::Probing { sent: 0, until: now + rng.duration(PROBE_WAIT) }
+    /// The first state. A random wait before full probes keeps nodes that start together from
+    /// probing together.
+    pub(super) fn first(now: Time, probes: Probes, rng: &mut SeededRng) -> Self {
+        match probes {
+            Probes::None => Self::announcing(now, false),
+            Probes::Brief => Self::Probing { sent: 0, until: now, is_brief: true },
+            Probes::Full => {
+                let until = now + rng.duration(PROBE_WAIT);
+                Self::Probing { sent: 0, until, is_brief: false }
+            }
+        }
     }
 
     /// The first state of an address that was ceded to another node.
     pub(super) fn waiting(now: Time, rng: &mut SeededRng) -> Self {
-        Self::Probing { sent: 0, until: now + RETRY_WAIT + rng.duration(RETRY_SPREAD) }
+        let until = now + RETRY_WAIT + rng.duration(RETRY_SPREAD);
+        Self::Probing { sent: 0, until, is_brief: false }
     }
 
     /// The first state of an address that is used at once.
@@ -90,15 +114,19 @@ impl OwnState {
 
     pub(super) fn timed_out(self, now: Time, rng: &mut SeededRng) -> (Self, Option<AcdPacket>) {
         match self {
-            Self::Probing { sent, .. } if sent < PROBES => {
+            Self::Probing { sent, is_brief, .. }
+                if sent < if is_brief { BRIEF_PROBES } else { PROBES } =>
+            {
                 let sent = sent + 1;
                 let wait = match sent {
+                    _ if is_brief => BRIEF_INTERVAL,
                     PROBES => ANNOUNCE_WAIT,
                     _ => PROBE_INTERVAL_MIN + rng.duration(PROBE_INTERVAL_SPREAD),
                 };
-                (Self::Probing { sent, until: now + wait }, Some(AcdPacket::Probe))
+                let until = now + wait;
+                (Self::Probing { sent, until, is_brief }, Some(AcdPacket::Probe))
             }
-            Self::Probing { .. } => Self::announcing(now, true).timed_out(now, rng),
+            Self::Probing { is_brief, .. } => Self::announcing(now, !is_brief).timed_out(now, rng),
             Self::Announcing { sent, is_alone, .. } if sent + 1 < ANNOUNCEMENTS => {
                 let (sent, until) = (sent + 1, now + ANNOUNCE_INTERVAL);
                 (Self::Announcing { sent, until, is_alone }, Some(AcdPacket::Announcement))
@@ -133,9 +161,11 @@ mod tests {
         let (now, until) = (Time::START + Duration::from_secs(100), Time::START);
         let late = Some(Time::START + Duration::from_secs(99));
         let states = [
-            OwnState::Probing { sent: 0, until },
-            OwnState::Probing { sent: PROBES - 1, until },
-            OwnState::Probing { sent: PROBES, until },
+            OwnState::Probing { sent: 0, until, is_brief: false },
+            OwnState::Probing { sent: PROBES - 1, until, is_brief: false },
+            OwnState::Probing { sent: PROBES, until, is_brief: false },
+            OwnState::Probing { sent: 0, until, is_brief: true },
+            OwnState::Probing { sent: BRIEF_PROBES, until, is_brief: true },
             OwnState::Announcing { sent: 0, until, is_alone: true },
             OwnState::Announcing { sent: ANNOUNCEMENTS - 1, until, is_alone: true },
             OwnState::Announcing { sent: 0, until, is_alone: false },
@@ -163,7 +193,10 @@ mod tests {
             false => format!("{:.1} s", until.since(now).as_secs_f32()),
         };
         match state {
-            OwnState::Probing { sent, until: at } => format!("probing {sent}, {}", until(at)),
+            OwnState::Probing { sent, until: at, is_brief } => {
+                let how = if is_brief { " briefly" } else { "" };
+                format!("probing {sent}{how}, {}", until(at))
+            }
             OwnState::Announcing { sent, until: at, is_alone } => {
                 let others = if is_alone { "" } else { " to others that may have it" };
                 format!("announcing {sent}{others}, {}", until(at))

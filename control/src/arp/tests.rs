@@ -24,7 +24,7 @@ fn link(qpn: u32) -> LinkAddress {
 /// A node at queue pair 2 whose address needs no probe.
 fn arp() -> Arp {
     let mut arp = Arp::new(link(2), 1);
-    assert!(arp.add(at(0), OURS, false));
+    assert!(arp.add(at(0), OURS, Probes::None));
     assert_eq!(events(&mut arp), [ArpEvent::Held(OURS)]);
     while arp.poll_timeout().is_some_and(|due| due < at(10_000)) {
         arp.handle_timeout(arp.poll_timeout().unwrap());
@@ -111,7 +111,7 @@ fn a_reply_to_us_counts_more_than_a_broadcast_one() {
 #[test]
 fn an_address_is_probed_and_announced_before_it_is_held() {
     let mut arp = Arp::new(link(2), 7);
-    assert!(arp.add(at(0), OURS, true));
+    assert!(arp.add(at(0), OURS, Probes::Full));
     arp.handle_packet(at(0), &request((link(3), THEIRS), OURS));
     assert_eq!(sent(&mut arp), [], "not ours yet");
     let mut said = Vec::new();
@@ -131,19 +131,39 @@ fn an_address_is_probed_and_announced_before_it_is_held() {
 }
 
 #[test]
+fn a_briefly_probed_address_is_ours_within_100_ms_and_given_up_if_its_holder_is_slow() {
+    let mut arp = Arp::new(link(2), 7);
+    assert!(arp.add(at(0), OURS, Probes::Brief));
+    let mut held = None;
+    while held.is_none() {
+        let due = arp.poll_timeout().unwrap();
+        arp.handle_timeout(due);
+        held = events(&mut arp).contains(&ArpEvent::Held(OURS)).then_some(due);
+    }
+    assert!(held.unwrap() < at(100), "{held:?}");
+    let said: Vec<_> = sent(&mut arp).iter().map(|(_, it)| it.sender_protocol).collect();
+    assert_eq!(said, [NOBODY, NOBODY, OURS]);
+    let defense = packet(ArpOperation::REPLY, (link(3), OURS), (link(2), NOBODY));
+    arp.handle_packet(at(500), &defense);
+    assert!(events(&mut arp).contains(&ArpEvent::Ceded(OURS, link(3))));
+}
+
+#[test]
 fn a_probed_address_is_given_up_if_another_node_has_or_probes_it() {
     let has = packet(ArpOperation::REPLY, (link(3), OURS), (link(2), NOBODY));
     let announces = request((link(3), OURS), OURS);
     let wants = request((link(3), NOBODY), OURS);
     for bytes in [has, announces, wants] {
-        let mut arp = Arp::new(link(2), 7);
-        assert!(arp.add(at(0), OURS, true));
-        arp.handle_packet(at(1), &bytes);
-        assert!(events(&mut arp).contains(&ArpEvent::Ceded(OURS, link(3))));
-        assert_eq!((arp.own().count(), arp.poll_timeout()), (0, None));
+        for probes in [Probes::Brief, Probes::Full] {
+            let mut arp = Arp::new(link(2), 7);
+            assert!(arp.add(at(0), OURS, probes));
+            arp.handle_packet(at(1), &bytes);
+            assert!(events(&mut arp).contains(&ArpEvent::Ceded(OURS, link(3))));
+            assert_eq!((arp.own().count(), arp.poll_timeout()), (0, None));
+        }
     }
     let mut arp = Arp::new(link(2), 7);
-    assert!(arp.add(at(0), OURS, true));
+    assert!(arp.add(at(0), OURS, Probes::Full));
     arp.handle_packet(at(1), &request((link(2), NOBODY), OURS));
     assert_eq!((arp.own().count(), arp.drops().of(ArpDrop::Own)), (1, 1), "our own probe");
 }
@@ -180,7 +200,7 @@ fn a_new_own_queue_pair_is_announced() {
 #[test]
 fn a_known_link_address_is_asked_for_its_address() {
     let (mut arp, mut other) = (arp(), Arp::new(link(3), 1));
-    assert!(other.add(at(0), THEIRS, false));
+    assert!(other.add(at(0), THEIRS, Probes::None));
     assert!(arp.ask_inverse(at(20_000), link(3)));
     let question = arp.poll_transmit().unwrap();
     assert_eq!((question.to, question.ether_type), (To::Link(link(3)), EtherType::ARP));

@@ -20,7 +20,7 @@ mod events;
 mod tests;
 
 use crate::address::Addresses;
-use crate::arp::Arp;
+use crate::arp::{Arp, Probes};
 use crate::bounded::BoundedQueue;
 use crate::membership::{ALL_SYSTEMS, InterfaceGroups};
 use crate::nd::{ALL_NODES, DETECTIONS, Nd, NdConfig, solicited_node};
@@ -154,7 +154,7 @@ impl EthernetNeighbors {
             return;
         }
         let is_claimed = match ip {
-            IpAddr::V4(ip) => self.arp.add(now, ip, true),
+            IpAddr::V4(ip) => self.arp.add(now, ip, Probes::Full),
             IpAddr::V6(ip) => {
                 let group = solicited_node(ip);
                 if self.config.ipv6 && self.solicited.insert(group) {

@@ -15,6 +15,7 @@ use super::{Action, InterfaceDrop, IpoibInterface};
 use crate::address::{
     AddressEvent, AddressState, InterfaceId, Lifetimes, Origin, subnet_broadcast,
 };
+use crate::arp::Probes;
 use crate::membership::ALL_SYSTEMS;
 use crate::nd::{ALL_NODES, solicited_node};
 use pollux_verbs::time::Time;
@@ -160,10 +161,14 @@ impl IpoibInterface {
         has_progress
     }
 
-    /// Probes an address for duplicates, or assigns it at once.
+    /// Probes an address for duplicates; announces it at once if it was ours before the interface
+    /// went down. A server confirms such a lease.
     fn claim(&mut self, now: Time, ip: IpAddr) {
-        // A lease from before the interface went down is confirmed by the server instead.
-        let probes = self.is_leased(ip) && !self.addresses.is_ours(ip);
+        let probes = match self.is_leased(ip) {
+            _ if self.addresses.is_ours(ip) => Probes::None,
+            true => Probes::Full,
+            false => Probes::Brief,
+        };
         let is_taken = match ip {
             IpAddr::V4(ip) => self.arp.add(now, ip, probes),
             IpAddr::V6(ip) => {
@@ -176,8 +181,6 @@ impl IpoibInterface {
         };
         if !is_taken {
             self.drops.count(InterfaceDrop::AddressesFull);
-        } else if ip.is_ipv4() && !probes {
-            self.addresses.handle_assigned(now, ip);
         }
         // There is no event for an address that was ours before the interface went down.
         if self.addresses.is_ours(ip) {

@@ -13,7 +13,7 @@ use pollux_referee::frames::{ud, ud_multicast};
 use pollux_referee::tshark::{self, judge};
 use pollux_verbs::rng::SeededRng;
 use pollux_verbs::time::Time;
-use pollux_wire::address::Guid;
+use pollux_wire::address::{Guid, Qpn};
 use pollux_wire::ethernet::EtherType;
 use pollux_wire::ip::IpProtocol;
 use pollux_wire::ip::icmpv6;
@@ -88,23 +88,81 @@ fn no_two_interfaces_hold_one_address() {
     }
 }
 
-/// By IPv4 an address is used at once, and given up if its holder defends it.
+/// Whether a host uses an address at any time of the next seconds.
+fn uses(world: &mut World, nth: usize, ip: IpAddr, seconds: u32) -> bool {
+    let mut has_it = false;
+    for _ in 0..50 * seconds {
+        has_it |= world.hosts[nth].port_driver.own.contains(&ip);
+        world.pass(SECOND / 50);
+    }
+    has_it
+}
+
+fn claim(world: &mut World, nth: usize, ip: IpAddr) {
+    let len = if ip.is_ipv4() { 24 } else { 64 };
+    assert!(world.hosts[nth].interface.add_address(world.now, ip, len));
+    world.settle();
+}
+
+#[test]
+fn an_address_that_another_node_holds_is_not_used_for_a_moment() {
+    for ip in [v4(99)] {
+        let mut world = World::up(41, 2);
+        claim(&mut world, 0, ip);
+        world.pass(5 * SECOND);
+        claim(&mut world, 1, ip);
+        assert!(!uses(&mut world, 1, ip, 10), "{ip}");
+        assert!(world.hosts[0].interface.addresses().is_ours(ip));
+    }
+}
+
+#[test]
+fn an_address_whose_holder_answers_late_is_given_up() {
+    for ip in [v4(99)] {
+        let mut world = World::up(42, 2);
+        claim(&mut world, 0, ip);
+        world.pass(5 * SECOND);
+        world.late = Duration::from_millis(150);
+        claim(&mut world, 1, ip);
+        assert!(uses(&mut world, 1, ip, 1), "{ip}: there is no answer in time");
+        assert!(!uses(&mut world, 1, ip, 10), "{ip}");
+        assert!(world.hosts[0].interface.addresses().is_ours(ip));
+    }
+}
+
+/// A process that was killed has left its address in the tables of neighbors, and its group
+/// memberships with the subnet administrator.
+#[test]
+fn a_restarted_node_has_its_address_within_100_ms_of_coming_up() {
+    let mut world = World::up(43, 2);
+    for (source, to) in [(v4(2), v4(1)), (v6(2), v6(1))] {
+        assert!(world.reaches(1, 0, &packet(source, to, b"before"), SECOND));
+    }
+    world.restart(0, Qpn(0x99));
+    while !world.hosts[0].interface.is_up() {
+        world.pass(SECOND / 50);
+    }
+    world.pass(SECOND / 10);
+    for (own, peer) in [(v4(1), v4(2))] {
+        assert!(world.hosts[0].port_driver.own.contains(&own));
+        let datagram = packet(peer, own, b"to the new queue pair");
+        world.send(1, datagram.clone());
+        assert!(world.heard(0, &datagram), "the neighbor knows the new queue pair");
+    }
+}
+
 #[test]
 fn the_second_node_with_an_address_does_not_use_it_and_knows_who_has_it() {
     let (ip, seen) = (v4(99), packet(v4(3), v4(99), b"for the one that has it"));
     for seed in 0..20 {
         let mut world = World::up(seed, 3);
-        let claim = |world: &mut World, nth: usize| {
-            assert!(world.hosts[nth].interface.add_address(world.now, ip, 24));
-            world.settle();
-        };
         let duplicates = |world: &World, nth: usize| -> Vec<(IpAddr, Option<String>)> {
             let all = world.hosts[nth].interface.addresses().duplicates();
             all.map(|(ip, holder)| (ip, holder.map(String::from))).collect()
         };
-        claim(&mut world, 0);
+        claim(&mut world, 0, ip);
         world.pass(5 * SECOND);
-        claim(&mut world, 1);
+        claim(&mut world, 1, ip);
         world.pass(SECOND);
         let holder = world.hosts[0].interface.row().address.to_string();
         assert_eq!(duplicates(&world, 1), [(ip, Some(holder))], "seed {seed}");

@@ -65,6 +65,8 @@ pub struct World {
     pub hosts: Vec<Host>,
     pub now: Time,
     pub weather: Weather,
+    /// The time that every packet takes.
+    pub late: Duration,
     /// Management datagrams of a million that are lost between interfaces and administrator.
     pub mads_lost: u32,
     /// The status of all answers to path queries, if not the administrator's own.
@@ -168,6 +170,7 @@ impl World {
             hosts,
             now: Time::START,
             weather: Weather::default(),
+            late: Duration::ZERO,
             mads_lost: 0,
             path_status: None,
             seen: |_, view| view,
@@ -426,7 +429,7 @@ impl World {
                 self.number += 1;
                 let (packet, qkey) = (packet.clone(), link.qkey);
                 let flying = Flying { to, ether_type, packet, from, qkey };
-                self.flying.insert((self.now + delay, self.number), flying);
+                self.flying.insert((self.now + self.late + delay, self.number), flying);
             }
         }
     }

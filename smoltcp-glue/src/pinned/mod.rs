@@ -278,7 +278,7 @@ impl Interface {
         let Ok(addresses) = control.when_up(&settings).wait_for(timeout) else {
             return Err(UpError::NotUp(control.state().unwrap_or_default()));
         };
-        interface.wait_for_workers(&addresses, timeout)?;
+        interface.wait_for_workers(&addresses?, timeout)?;
         Ok(interface)
     }
 

@@ -3,4 +3,5 @@
 mod absence;
 mod info;
 mod sockets;
+mod starts;
 mod statistics;

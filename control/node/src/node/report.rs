@@ -11,6 +11,7 @@ use crate::admin::request::{AdminRequest, AdminTable};
 use crate::admin::rows::InterfaceStatus;
 use crate::interface::echo::{EchoId, EchoOutcome, EchoRequest};
 use crate::interface::{NotSent, PingError};
+use pollux_control::address::AddressState;
 use pollux_verbs::time::Time;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -191,12 +192,16 @@ impl Report<'_> {
         let (state, asks) = (named.state(), named.settings.uses_dhcp());
         let interface = named.interface.as_mut();
         let interface = interface.map_err(|_| later(format!("{name} is {state}")))?;
+        let is_probed = interface
+            .addresses()
+            .iter()
+            .any(|one| one.state == AddressState::Tentative && one.ip.is_ipv4() == to.is_ipv4());
         let id = interface.ping(now, request).map_err(|error| match error {
             PingError::Down => later(format!("{name} is {state}")),
             PingError::NoSource => {
                 let why = format!("{name} has no source address for {to}");
                 // An address by DHCP, or one in duplicate address detection, may follow.
-                if asks || to.is_ipv6() { later(why) } else { no(why) }
+                if asks || is_probed { later(why) } else { no(why) }
             }
             PingError::TooMany => later("too many echo requests are pending".into()),
             PingError::TooLong => {
