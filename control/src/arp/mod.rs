@@ -14,7 +14,7 @@ mod questions;
 #[cfg(test)]
 mod tests;
 
-pub use own::{OwnState, Probes};
+pub use own::{BRIEF_INTERVAL, BRIEF_PROBES, OwnState, Probes};
 pub use questions::QUESTIONS_MAX;
 
 use crate::frame::{LinkFrame, To};

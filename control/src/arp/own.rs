@@ -21,8 +21,8 @@ use pollux_verbs::time::Time;
 use std::time::Duration;
 
 /// Brief probes, and the wait for a defense after each.
-const BRIEF_PROBES: u8 = 2;
-const BRIEF_INTERVAL: Duration = Duration::from_millis(20);
+pub const BRIEF_PROBES: u8 = 2;
+pub const BRIEF_INTERVAL: Duration = Duration::from_millis(20);
 const PROBE_WAIT: Duration = Duration::from_secs(1);
 const PROBES: u8 = 3;
 const PROBE_INTERVAL_MIN: Duration = Duration::from_secs(1);

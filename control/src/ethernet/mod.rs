@@ -160,7 +160,7 @@ impl EthernetNeighbors {
                 if self.config.ipv6 && self.solicited.insert(group) {
                     self.membership.join(now, group.into());
                 }
-                self.config.ipv6 && self.nd.add(now, ip)
+                self.config.ipv6 && self.nd.add(now, ip, false)
             }
         };
         if !is_claimed {

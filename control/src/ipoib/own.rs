@@ -13,7 +13,7 @@
 
 use super::{Action, InterfaceDrop, IpoibInterface};
 use crate::address::{
-    AddressEvent, AddressState, InterfaceId, Lifetimes, Origin, subnet_broadcast,
+    Address, AddressEvent, AddressState, InterfaceId, Lifetimes, Origin, subnet_broadcast,
 };
 use crate::arp::Probes;
 use crate::membership::ALL_SYSTEMS;
@@ -194,7 +194,7 @@ impl IpoibInterface {
         let group = GroupId::of(solicited_node(ip).into());
         let is_joined = group.is_some_and(|id| self.is_full_member(id));
         if is_joined {
-            return self.nd.add(now, ip);
+            return self.probe(now, ip);
         }
         self.undetected.insert(ip);
         true
@@ -205,10 +205,16 @@ impl IpoibInterface {
         let is_of = |ip: &&Ipv6Addr| GroupId::of(solicited_node(**ip).into()) == Some(id);
         for ip in self.undetected.iter().filter(is_of).copied().collect::<Vec<_>>() {
             self.undetected.remove(&ip);
-            if !self.nd.add(now, ip) {
+            if !self.probe(now, ip) {
                 self.drops.count(InterfaceDrop::AddressesFull);
             }
         }
+    }
+
+    fn probe(&mut self, now: Time, ip: Ipv6Addr) -> bool {
+        let is_configured = |one: &Address| one.ip == ip && one.origin == Origin::Configured;
+        let is_brief = self.addresses.iter().any(is_configured);
+        self.nd.add(now, ip, is_brief)
     }
 
     fn own(&mut self, ip: IpAddr) {

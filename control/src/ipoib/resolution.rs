@@ -236,7 +236,10 @@ impl IpoibInterface {
     fn handle_nd_event(&mut self, now: Time, event: NdEvent) {
         match event {
             NdEvent::Claim(claim) => self.handle_claim(now, claim),
-            NdEvent::Assigned(ip) => self.addresses.handle_assigned(now, ip.into()),
+            NdEvent::Assigned(ip) => {
+                self.addresses.handle_assigned(now, ip.into());
+                self.nd.announce(ip);
+            }
             NdEvent::Duplicate(ip, by) => self.addresses.handle_duplicate(now, ip.into(), by),
             NdEvent::Contested(_) => self.drops.count(InterfaceDrop::AddressContested),
             NdEvent::Router(advertised) => {

@@ -125,17 +125,21 @@ impl<L: InterfaceAddress> Nd<L> {
         }
     }
 
-    /// Starts duplicate address detection for an address. `false` if there are too many.
-    pub fn add(&mut self, now: Time, ip: Ipv6Addr) -> bool {
+    /// Starts duplicate address detection for an address, a brief one if somebody waits for it.
+    /// `false` if there are too many.
+    pub fn add(&mut self, now: Time, ip: Ipv6Addr, is_brief: bool) -> bool {
         if self.own.len() >= OWN_MAX && !self.own.contains_key(&ip) {
             return false;
         }
-        // The delay also spreads the joins of the solicited-node groups (RFC 4862 5.4.2).
+        let is_brief = is_brief && self.config.detections > 0;
+        // The delay keeps nodes that start together, or get one advertisement of a router, from
+        // probing together (RFC 4862 5.4.2).
         let until = match self.config.detections {
+            _ if is_brief => now,
             0 => now,
             _ => now + self.rng.duration(DETECTION_DELAY_MAX),
         };
-        self.own.insert(ip, DadState::Tentative { sent: 0, until });
+        self.own.insert(ip, DadState::Tentative { sent: 0, until, is_brief });
         true
     }
 
@@ -290,7 +294,7 @@ impl<L: InterfaceAddress> Nd<L> {
             return Err(NdDrop::Own);
         }
         if self.is_ours(source) {
-            self.output.report(NdEvent::Contested(source));
+            self.conflict(source, received.target_link.or(received.source_link));
             return Err(NdDrop::BadAddress);
         }
         Ok(received)
@@ -316,11 +320,11 @@ impl<L: InterfaceAddress> Nd<L> {
                 self.give_up(target, None);
                 Ok(())
             }
-            (Some(DadState::Assigned), true) => {
+            (Some(_), true) => {
                 self.announce(target);
                 Ok(())
             }
-            (Some(DadState::Assigned), false) => {
+            (Some(_), false) => {
                 self.claim_of_requester(source, source_link);
                 let to = source_link.map_or(To::Neighbor(source.into()), To::Link);
                 self.advertise(to, target, source, true);
@@ -340,17 +344,15 @@ impl<L: InterfaceAddress> Nd<L> {
         if is_bad || (solicited && received.destination.is_multicast()) {
             return Err(NdDrop::BadAddress);
         }
-        match self.own.get(&target) {
-            Some(DadState::Tentative { .. }) => self.give_up(target, received.target_link),
-            Some(DadState::Assigned) => self.output.report(NdEvent::Contested(target)),
-            None => {
-                let kind = ClaimKind::Answer { solicited, override_cached };
-                let claim = Claim { ip: target.into(), address: received.target_link, kind };
-                self.output.report(NdEvent::Claim(claim));
-                if !router {
-                    self.output.report(NdEvent::NotRouter(target));
-                }
-            }
+        if self.own.contains_key(&target) {
+            self.conflict(target, received.target_link);
+            return Ok(());
+        }
+        let kind = ClaimKind::Answer { solicited, override_cached };
+        let claim = Claim { ip: target.into(), address: received.target_link, kind };
+        self.output.report(NdEvent::Claim(claim));
+        if !router {
+            self.output.report(NdEvent::NotRouter(target));
         }
         Ok(())
     }
@@ -366,6 +368,14 @@ impl<L: InterfaceAddress> Nd<L> {
         self.claim_of_requester(target, received.target_link);
         self.output.report(NdEvent::Redirected { router: received.source, destination, target });
         Ok(())
+    }
+
+    /// Another node has an address of ours.
+    fn conflict(&mut self, ip: Ipv6Addr, by: Option<L>) {
+        match self.own.get(&ip) {
+            Some(DadState::Assigned) => self.output.report(NdEvent::Contested(ip)),
+            _ => self.give_up(ip, by),
+        }
     }
 
     fn give_up(&mut self, ip: Ipv6Addr, by: Option<L>) {
@@ -388,6 +398,7 @@ impl<L: InterfaceAddress> Nd<L> {
     fn detect(&mut self, now: Time, ip: Ipv6Addr) {
         let NdConfig { detections, retry_after, .. } = self.config;
         let Some(state) = self.own.get_mut(&ip) else { return };
+        let was_ours = state.is_ours();
         let (next, ask) = state.timed_out(now, detections, retry_after);
         *state = next;
         if ask {
@@ -395,7 +406,7 @@ impl<L: InterfaceAddress> Nd<L> {
             let body = NdBody::NeighborSolicitation(NeighborSolicitation { target: ip });
             self.send(To::group_of(group.into()), Ipv6Addr::UNSPECIFIED, group, body, &[]);
         }
-        if next.is_ours() {
+        if next.is_ours() && !was_ours {
             self.output.report(NdEvent::Assigned(ip));
         }
     }

@@ -1,33 +1,49 @@
 //! The state of an own address: duplicate address detection (RFC 4862 5.4).
 //!
 //! ```text
-//!   Tentative --all solicitations sent, no answer--> Assigned
-//!      |
-//!      | another node has it, or is probing it
-//!      v
-//!    (none)
+//!   Tentative --all solicitations sent, no answer------------------------------> Assigned
+//!      |     \--the same, briefly--> Unconfirmed --the retransmit timer passes-----^
+//!      | another node has it,           | another node has it
+//!      v or is probing it               v
+//!    (none)                           (none)
 //! ```
 //!
-//! A tentative address is not used: no answers, no packets. Conflicts are handled in
-//! [`Nd`](super::Nd): a tentative address is given up, an assigned one is kept and reported.
+//! A tentative address is not used: no answers, no packets. An unconfirmed one is used as an
+//! assigned one is. Conflicts are handled in [`Nd`](super::Nd): an assigned address is kept and
+//! reported, the others are given up.
+//!
+//! Why brief detection: a program waits for its address, as with [IPv4](crate::arp). RFC 4862 5.1
+//! leaves the count and the interval of solicitations to configuration. Why not optimistic
+//! addresses (RFC 4429): they may neither be the source of solicitations nor override the entries
+//! of neighbors. A restarted interface has a new queue pair, so neighbors could not reach it until
+//! detection ends.
 
+use crate::arp::{BRIEF_INTERVAL, BRIEF_PROBES};
 use pollux_verbs::time::Time;
 use std::time::Duration;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DadState {
-    Tentative { sent: u8, until: Time },
+    Tentative {
+        sent: u8,
+        until: Time,
+        is_brief: bool,
+    },
+    /// Ours, unless its holder answers late.
+    Unconfirmed {
+        until: Time,
+    },
     Assigned,
 }
 
 impl DadState {
     pub const fn is_ours(&self) -> bool {
-        matches!(self, Self::Assigned)
+        matches!(self, Self::Unconfirmed { .. } | Self::Assigned)
     }
 
     pub(super) const fn due(&self) -> Option<Time> {
         match *self {
-            Self::Tentative { until, .. } => Some(until),
+            Self::Tentative { until, .. } | Self::Unconfirmed { until } => Some(until),
             Self::Assigned => None,
         }
     }
@@ -35,8 +51,16 @@ impl DadState {
     /// Handles a timeout: the new state, and whether to send a solicitation.
     pub(super) fn timed_out(self, now: Time, transmits: u8, interval: Duration) -> (Self, bool) {
         match self {
+            Self::Tentative { sent, is_brief: true, .. } if sent < BRIEF_PROBES => {
+                let until = now + BRIEF_INTERVAL;
+                (Self::Tentative { sent: sent + 1, until, is_brief: true }, true)
+            }
+            Self::Tentative { is_brief: true, .. } => {
+                (Self::Unconfirmed { until: now + interval }, false)
+            }
             Self::Tentative { sent, .. } if sent < transmits => {
-                (Self::Tentative { sent: sent + 1, until: now + interval }, true)
+                let until = now + interval;
+                (Self::Tentative { sent: sent + 1, until, is_brief: false }, true)
             }
             _ => (Self::Assigned, false),
         }
@@ -50,8 +74,12 @@ mod tests {
     #[test]
     fn an_address_is_assigned_after_all_solicitations() {
         let (now, second) = (Time::START, Duration::from_secs(1));
-        let tentative = |sent, until| DadState::Tentative { sent, until };
+        let tentative = |sent, until| DadState::Tentative { sent, until, is_brief: false };
+        let brief = |sent, until| DadState::Tentative { sent, until, is_brief: true };
         for (state, after) in [
+            (brief(0, now), (brief(1, now + BRIEF_INTERVAL), true)),
+            (brief(2, now), (DadState::Unconfirmed { until: now + second }, false)),
+            (DadState::Unconfirmed { until: now }, (DadState::Assigned, false)),
             (tentative(0, now), (tentative(1, now + second), true)),
             (tentative(1, now), (tentative(2, now + second), true)),
             (tentative(2, now), (DadState::Assigned, false)),

@@ -32,7 +32,7 @@ fn config() -> NdConfig {
 /// A node with `fe80::1` at queue pair 3.
 fn nd() -> Nd {
     let mut nd = Nd::new(NdConfig { detections: 0, ..config() }, 1);
-    assert!(nd.add(at(0), local(1)));
+    assert!(nd.add(at(0), local(1), false));
     nd.handle_timeout(at(0));
     assert_eq!(events(&mut nd), [NdEvent::Assigned(local(1))]);
     nd.config.detections = 1;
@@ -136,7 +136,7 @@ fn a_solicitation_without_a_link_address_is_answered_after_resolution() {
 #[test]
 fn an_address_is_asked_for_before_it_is_used() {
     let mut nd = Nd::new(config(), 3);
-    assert!(nd.add(at(0), local(1)));
+    assert!(nd.add(at(0), local(1), false));
     let first = nd.poll_timeout().unwrap();
     assert!(first <= at(1000), "a random wait");
     nd.handle_timeout(first);
@@ -149,11 +149,37 @@ fn an_address_is_asked_for_before_it_is_used() {
     assert_eq!(frames(&mut nd), [], "nothing is answered for it");
     // A looped-back solicitation of its own would look like another node's.
     assert_eq!(events(&mut nd), [NdEvent::Duplicate(local(1), None)]);
-    assert!(nd.add(at(0), local(1)));
+    assert!(nd.add(at(0), local(1), false));
     while let Some(due) = nd.poll_timeout() {
         nd.handle_timeout(due);
     }
     assert_eq!(events(&mut nd), [NdEvent::Assigned(local(1))]);
+}
+
+#[test]
+fn a_briefly_probed_address_is_ours_within_100_ms_and_given_up_if_its_holder_is_slow() {
+    for is_late in [false, true] {
+        let mut nd = Nd::new(config(), 3);
+        assert!(nd.add(at(0), local(1), true));
+        let mut assigned = None;
+        while assigned.is_none() {
+            let due = nd.poll_timeout().unwrap();
+            nd.handle_timeout(due);
+            assigned = events(&mut nd).contains(&NdEvent::Assigned(local(1))).then_some(due);
+        }
+        assert!(assigned.unwrap() < at(100), "{assigned:?}");
+        assert_eq!(frames(&mut nd).len(), 2, "solicitations");
+        let answer = advertisement(ALL_NODES, false, local(1), 2);
+        if is_late {
+            nd.handle_packet(&answer);
+            assert_eq!(events(&mut nd), [NdEvent::Duplicate(local(1), Some(link(2)))]);
+            assert_eq!((nd.own().count(), nd.poll_timeout()), (0, None));
+        } else {
+            nd.handle_timeout(nd.poll_timeout().unwrap());
+            nd.handle_packet(&answer);
+            assert_eq!(events(&mut nd), [NdEvent::Contested(local(1))], "it is confirmed");
+        }
+    }
 }
 
 // req: ud-slaac
@@ -161,11 +187,13 @@ fn an_address_is_asked_for_before_it_is_used() {
 fn duplicates_are_found_by_question_and_by_answer() {
     let answer = advertisement(ALL_NODES, false, local(1), 2);
     for (bytes, by) in [(solicitation(NOBODY, local(1), None), None), (answer, Some(link(2)))] {
-        let mut nd = Nd::new(config(), 3);
-        assert!(nd.add(at(0), local(1)));
-        nd.handle_packet(&bytes);
-        assert_eq!(events(&mut nd), [NdEvent::Duplicate(local(1), by)]);
-        assert_eq!((nd.own().count(), nd.poll_timeout()), (0, None));
+        for is_brief in [false, true] {
+            let mut nd = Nd::new(config(), 3);
+            assert!(nd.add(at(0), local(1), is_brief));
+            nd.handle_packet(&bytes);
+            assert_eq!(events(&mut nd), [NdEvent::Duplicate(local(1), by)]);
+            assert_eq!((nd.own().count(), nd.poll_timeout()), (0, None));
+        }
     }
     // A node that has the address advertises it to all.
     let mut nd = nd();

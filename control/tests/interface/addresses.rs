@@ -106,7 +106,7 @@ fn claim(world: &mut World, nth: usize, ip: IpAddr) {
 
 #[test]
 fn an_address_that_another_node_holds_is_not_used_for_a_moment() {
-    for ip in [v4(99)] {
+    for ip in [v4(99), v6(99)] {
         let mut world = World::up(41, 2);
         claim(&mut world, 0, ip);
         world.pass(5 * SECOND);
@@ -118,7 +118,7 @@ fn an_address_that_another_node_holds_is_not_used_for_a_moment() {
 
 #[test]
 fn an_address_whose_holder_answers_late_is_given_up() {
-    for ip in [v4(99)] {
+    for ip in [v4(99), v6(99)] {
         let mut world = World::up(42, 2);
         claim(&mut world, 0, ip);
         world.pass(5 * SECOND);
@@ -138,12 +138,12 @@ fn a_restarted_node_has_its_address_within_100_ms_of_coming_up() {
     for (source, to) in [(v4(2), v4(1)), (v6(2), v6(1))] {
         assert!(world.reaches(1, 0, &packet(source, to, b"before"), SECOND));
     }
-    world.restart(0, Qpn(0x99));
+    world.restart_with(0, Qpn(0x99), |config| config.address(v6(1), 64));
     while !world.hosts[0].interface.is_up() {
         world.pass(SECOND / 50);
     }
     world.pass(SECOND / 10);
-    for (own, peer) in [(v4(1), v4(2))] {
+    for (own, peer) in [(v4(1), v4(2)), (v6(1), v6(2))] {
         assert!(world.hosts[0].port_driver.own.contains(&own));
         let datagram = packet(peer, own, b"to the new queue pair");
         world.send(1, datagram.clone());
