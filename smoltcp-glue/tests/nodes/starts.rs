@@ -1,4 +1,4 @@
-//! Interfaces that come up, at addresses that others have.
+//! Interfaces that come up, at addresses and ports that others have.
 
 use pollux::pinned::Config;
 use pollux::{Interface, Node, UpError};
@@ -50,4 +50,14 @@ fn an_address_that_another_host_has_is_refused_with_the_link_address_of_that_hos
         let second = second().up().expect("it comes up");
         assert!(second.addresses().contains(&ip.parse().expect("an address")));
     }
+}
+
+#[test]
+fn a_port_in_use_is_refused_with_the_process_that_uses_it() {
+    let fabric = Embedded::start("single:2").expect("it starts");
+    let _first = setup(&fabric, 1, "10.0.0.1/24").up().expect("it comes up");
+    let text = setup(&fabric, 1, "10.0.0.2/24").up().expect_err("it is in use").to_string();
+    let name = std::fs::read_to_string("/proc/self/comm").expect("there is /proc");
+    let process = format!("process {} ({})", std::process::id(), name.trim_end());
+    assert!(text.contains(&process), "{text}");
 }

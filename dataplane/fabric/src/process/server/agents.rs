@@ -155,8 +155,11 @@ impl Server {
         };
         let is_shared = self.ports.get(&at).is_none_or(|port| port.secret == ask.secret);
         let capability = net.subnet().port(at).info.capability_mask;
+        if !is_shared {
+            let reason = self.in_use_by(at);
+            return Err((socket, reason));
+        }
         let refusal = match () {
-            () if !is_shared => Some("another client is at this port"),
             () if self.agents.len() >= CLIENTS_MAX => {
                 Some("the fabric has as many clients as it may have")
             }

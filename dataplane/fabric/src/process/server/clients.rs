@@ -160,15 +160,25 @@ impl Server {
             self.detach_lost_at(now, net, end);
         }
         if !self.is_free(end, ask) {
-            return Err(match self.process_at(end) {
-                Some(process) => format!("process {process} is at this port"),
-                None => "another client is at this port".into(),
-            });
+            return Err(self.in_use_by(end));
         }
         if self.clients.len() >= CLIENTS_MAX {
             return Err("the fabric has as many clients as it may have".into());
         }
         Ok(PortContext { end, number: ask.context })
+    }
+
+    /// The refusal of a port that a client has.
+    pub(super) fn in_use_by(&self, end: End) -> String {
+        let process = match self.process_at(end) {
+            Some(process) => {
+                let name = std::fs::read_to_string(format!("/proc/{process}/comm"));
+                let name = name.map_or_else(|_| "ended".into(), |name| name.trim_end().to_owned());
+                format!("process {process} ({})", name.escape_debug())
+            }
+            None => "a process of another container".into(),
+        };
+        format!("{process} is at this port; stop it, or open another port")
     }
 
     fn is_free(&self, end: End, ask: &Attach) -> bool {

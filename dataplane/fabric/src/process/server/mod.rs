@@ -580,7 +580,9 @@ mod tests {
         let (mut server, mut net) = server("contexts");
         let mut ask = |context, secret| in_context(&mut server, &mut net, 1, context, secret);
         let refused = |answer: Result<_, String>| answer.err().expect("it is refused");
-        let taken = format!("process {} is at this port", std::process::id());
+        let name = std::fs::read_to_string("/proc/self/comm").unwrap();
+        let who = format!("process {} ({})", std::process::id(), name.trim_end());
+        let taken = format!("{who} is at this port; stop it, or open another port");
         let first = ask(0, 7).unwrap();
         let third = ask(2, 7).unwrap();
         for (context, secret) in [(0, 7), (0, 8), (1, 8), (1, 0), (2, 7)] {
