@@ -182,6 +182,8 @@ fn ten_thousand_idle_connections_cost_a_busy_one_no_polls() {
     let [alone, beside] = [0, 10_000].map(busy_beside);
     let ratio = beside.2.as_secs_f64() / alone.2.as_secs_f64();
     println!("alone {alone:?}, beside 10,000 {beside:?}: {ratio:.2} times as long");
-    // In virtual time a response takes as many steps, and each polls as many connections.
-    assert_eq!((alone.0, alone.1), (beside.0, beside.1), "steps and polls");
+    // In virtual time a response takes as many steps, and each polls as many connections. A timer
+    // of a neighbor, which depends on the time of connecting, may add a step.
+    assert!(alone.0.abs_diff(beside.0) <= 2, "steps: {alone:?}, {beside:?}");
+    assert_eq!(alone.1, beside.1, "polls");
 }
