@@ -20,6 +20,7 @@ use crate::stack::StackConfig;
 use crate::stand_in::{SharedHost, StandIn};
 use crate::statistics::InterfaceStatistics;
 use crate::timeout::CallTimeout;
+use crate::yields::yield_core;
 use pollux_control::thread_check::as_worker;
 use pollux_node::Opened;
 use pollux_node::config::InterfaceSettings;
@@ -42,7 +43,7 @@ pub(crate) const SHUTDOWN_MAX: Duration = Duration::from_secs(2);
 /// may have to wait for a processor.
 const RESET_MAX: Duration = Duration::from_millis(500);
 
-/// How long a blocking call polls before it sleeps.
+/// How long a blocking call polls before it sleeps, while yields are short.
 const AWAKE: Duration = Duration::from_millis(1);
 
 /// An interface. Clones refer to the same interface.
@@ -197,7 +198,7 @@ impl Interface {
                         break Err(io::ErrorKind::TimedOut.into());
                     }
                     _ if was_busy => (idle_since, is_armed) = (now, false),
-                    _ if now < idle_since + AWAKE => std::thread::yield_now(),
+                    _ if now < idle_since + AWAKE && yield_core() => {}
                     // Another turn follows before the sleep.
                     _ if !is_armed => is_armed = self.arm(host),
                     _ => {

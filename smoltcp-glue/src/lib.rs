@@ -77,8 +77,8 @@
 //!    `std_calls`: calls that they share with pinned ones; [`error`]: error types; [`statistics`]:
 //!    what an interface has counted;
 //! 3. `control_thread`: the thread of the protocols; `control_requests`: the requests of sockets to
-//!    it; `clock`: the time of both; `stand_in`: serves the sockets of an absent application;
-//!    `admin`: `pollux show sockets`;
+//!    it; `clock`: the time of both; `yields`: whether a call that waits may yield its core;
+//!    `stand_in`: serves the sockets of an absent application; `admin`: `pollux show sockets`;
 //! 4. [`pinned`]: sockets for any thread, and several workers for one interface; `promise`: a value
 //!    of a thread for a task;
 //!    `hand_off`: packets steered between workers;
@@ -109,6 +109,7 @@ mod std_calls;
 pub mod tcp;
 mod timeout;
 pub mod udp;
+mod yields;
 
 pub use control_requests::NeighborRoute;
 pub use error::UpError;

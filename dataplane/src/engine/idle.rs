@@ -8,6 +8,10 @@
 //!
 //! A device without a descriptor is polled between naps. A nap is at most a sixteenth of the idle
 //! time before it, which bounds the added latency; after a long idle time, naps take [`NAP_MAX`].
+//!
+//! Beside a program that computes, a yield gives the core away for a whole slice of time, and a
+//! packet that arrives meanwhile waits. A thread that sleeps runs as soon as it is woken. So after
+//! a yield that took long, [`Yields`] refuses more of them for a while, and the worker sleeps.
 
 use pollux_verbs::time::Time;
 use std::time::Duration;
@@ -20,6 +24,10 @@ const NAP_MIN: Duration = Duration::from_micros(20);
 /// The idle time before a nap, in units of the nap.
 const NAP_PART: u32 = 16;
 pub const SLEEP_MAX: Duration = Duration::from_millis(100);
+/// A slice of time takes longer; other threads of ours have handled what they woke for.
+const YIELD_MAX: Duration = Duration::from_millis(2);
+/// How long no yield follows one that took long.
+const NO_YIELD: Duration = Duration::from_millis(100);
 /// Spin-loop hints of a pause, 40 to 140 cycles each.
 const HINTS: u32 = 8;
 
@@ -52,6 +60,31 @@ impl Idle {
 
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|idle| idle.name() == name)
+    }
+}
+
+/// Whether a thread may yield its core, by what the last yields have cost.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Yields {
+    begun: Option<Time>,
+    refused_until: Option<Time>,
+}
+
+impl Yields {
+    /// Whether to yield now; [`Yields::end`] follows then.
+    pub fn begin(&mut self, now: Time) -> bool {
+        let is_short = self.refused_until.is_none_or(|until| until <= now);
+        self.begun = is_short.then_some(now);
+        is_short
+    }
+
+    #[inline]
+    pub fn end(&mut self, now: Time) {
+        if let Some(begun) = self.begun.take()
+            && now > begun + YIELD_MAX
+        {
+            self.refused_until = Some(now + NO_YIELD);
+        }
     }
 }
 

@@ -32,7 +32,7 @@ pub mod idle;
 mod tests;
 
 use counts::{CountsWriter, WorkerCounts};
-use idle::{AWAKE, Idle};
+use idle::{AWAKE, Idle, Yields};
 use pollux_mem::mpsc::{self, Receiver, Sender};
 use pollux_verbs::rng::SeededRng;
 use pollux_verbs::time::Time;
@@ -110,6 +110,7 @@ pub struct Worker<C> {
     /// The start of the last turn, and whether it was busy.
     last: Option<(Time, bool)>,
     idle_since: Option<Time>,
+    yields: Yields,
     /// The devices are armed; another breath follows.
     is_armed: bool,
     housekeeping_due: Time,
@@ -142,6 +143,7 @@ pub fn worker<C>(idle: Idle, published: CountsWriter, seed: u64) -> (Worker<C>, 
         started: None,
         last: None,
         idle_since: None,
+        yields: Yields::default(),
         is_armed: false,
         housekeeping_due: Time::START,
     };
@@ -195,6 +197,7 @@ impl<C> Worker<C> {
     #[inline]
     pub fn turn(&mut self, now: Time, work: &mut impl Work<Command = C>) -> Turn {
         self.count_time(now);
+        self.yields.end(now);
         let is_busy = work.breathe(now);
         self.last = Some((now, is_busy));
         self.counts.breaths += 1;
@@ -238,7 +241,7 @@ impl<C> Worker<C> {
             Idle::Poll => Turn::Again,
             Idle::Pause if idle_time < AWAKE => Turn::Again,
             Idle::Pause => Turn::Pause,
-            Idle::Adaptive if idle_time < AWAKE => Turn::Yield,
+            Idle::Adaptive if idle_time < AWAKE && self.yields.begin(now) => Turn::Yield,
             Idle::Adaptive => self.fall_asleep(now, idle_time, work),
         }
     }

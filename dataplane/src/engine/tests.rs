@@ -143,6 +143,29 @@ fn a_packet_between_the_last_poll_and_the_sleep_is_not_missed() {
     assert_eq!((bench.next_sleep(), bench.work.armed), (SLEEP_MAX, 3));
 }
 
+/// Beside a program that computes, each yield would give the core away for a slice of time.
+#[test]
+fn a_worker_does_not_yield_for_a_while_after_a_yield_that_took_long() {
+    let mut bench = begin(Idle::Adaptive, Script { can_wake: true, ..Script::default() });
+    let slice = Duration::from_millis(3);
+    assert_eq!(bench.turn(), Turn::Yield);
+    bench.now = bench.now + slice;
+    let begun = bench.now;
+    let mut yields = 0;
+    while bench.now < begun + Duration::from_secs(1) {
+        // A packet arrives each millisecond.
+        bench.work.busy = 1;
+        loop {
+            match bench.turn() {
+                Turn::Sleep(_) => break bench.wake_after(Duration::from_millis(1)),
+                Turn::Yield => (yields += 1, bench.now = bench.now + slice).0,
+                _ => {}
+            }
+        }
+    }
+    assert!((8..=11).contains(&yields), "{yields} yields in a second");
+}
+
 #[test]
 fn a_worker_sleeps_until_its_next_timer() {
     let mut bench = begin(Idle::Adaptive, Script { can_wake: true, ..Script::default() });

@@ -10,6 +10,7 @@
 
 use super::lock;
 use crate::timeout::CallTimeout;
+use crate::yields::yield_core;
 use std::collections::BTreeMap;
 use std::collections::btree_map::OccupiedEntry;
 use std::future::poll_fn;
@@ -156,7 +157,8 @@ impl Waiters {
         for look in 0..SPINS_MAX + YIELDS_MAX {
             match look < SPINS_MAX {
                 true => std::hint::spin_loop(),
-                false => std::thread::yield_now(),
+                false if yield_core() => {}
+                false => break,
             }
             if let Some(answer) = ask()? {
                 return Ok(answer);
