@@ -93,9 +93,9 @@ struct Measure {
     /// wake it
     #[arg(long)]
     sleep: bool,
-    /// Measure a program that makes blocking calls on sockets at their defaults, and pins nothing:
-    /// inline or pinned ones, or the kernel's over loopback. With connect, each connection carries
-    /// --size bytes each way
+    /// Measure a program that makes blocking calls on sockets at their defaults: inline or pinned
+    /// ones, or the kernel's over loopback. With connect, each connection carries --size bytes each
+    /// way
     #[arg(long, value_enum)]
     sockets: Option<ProgramSockets>,
     /// Run client and server as processes instead of threads

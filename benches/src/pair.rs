@@ -59,10 +59,9 @@ fn in_threads(plan: &Plan) -> Result<MeasurementOutcome, PerfError> {
     })
 }
 
+/// Pins an end to its core. The threads that a library starts for it are pinned with it.
 fn pin(plan: &Plan, role: EndRole) {
-    if plan.program.is_none() {
-        core_affinity::set_for_current(core_affinity::CoreId { id: plan.cores[role as usize] });
-    }
+    core_affinity::set_for_current(core_affinity::CoreId { id: plan.cores[role as usize] });
 }
 
 fn play_by_name(
