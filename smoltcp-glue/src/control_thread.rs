@@ -238,7 +238,7 @@ impl<A: StepHooks> Control<A> {
     fn sleep(&mut self) {
         let now = self.clock.now();
         self.woken.fall_asleep();
-        self.interface.sleep_port().arm(now);
+        self.interface.sleep_port().arm();
         self.hooks.arm(now);
         if !matches!(self.take_requests(), Ok(false)) || self.step() {
             return;

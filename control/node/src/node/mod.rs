@@ -355,7 +355,7 @@ impl NodeRunner {
 
     fn sleep(&mut self, wake: impl AsFd) {
         self.woken.fall_asleep();
-        self.interfaces.arm(self.now());
+        self.interfaces.arm();
         if self.step_once() {
             return;
         }

@@ -198,8 +198,8 @@ impl Interfaces {
     }
 
     /// Arms the ports: input from now on ends a sleep, so the caller has to step once more.
-    pub(super) fn arm(&self, now: Time) {
-        self.ports().for_each(|port| port.arm(now));
+    pub(super) fn arm(&self) {
+        self.ports().for_each(DevicePort::arm);
     }
 
     pub(super) fn sleep_max(&self) -> Option<Duration> {

@@ -11,14 +11,12 @@
 //! 1. `transport`: the choice of the MAD transport;
 //! 2. [`gsi`]: MADs by queue pair 1; [`umad`]: by libibumad, where queue pair 1 is the kernel's;
 //!    [`in_band`]: as packets, where there is no queue pair 1; `port_tables`: indices in tables;
-//! 3. `sharing`: the interface of a MAD at a port with several;
-//! 4. `arming`: how often control has its device wake it.
+//! 3. `sharing`: the interface of a MAD at a port with several.
 //!
 //! Why a lock: each interface owns its access to the port. One thread runs all of them, so it never
 //! waits for the lock.
 
 pub(crate) mod address_handles;
-mod arming;
 pub mod gsi;
 pub mod in_band;
 mod port_tables;
@@ -28,7 +26,6 @@ pub mod umad;
 
 use crate::device::Opened;
 use crate::fabric::Embedded;
-use arming::Arming;
 use pollux_control::bounded::BoundedQueue;
 use pollux_control::ipoib::{DatagramAdjacency, PacketSource as Source, PortView};
 use pollux_control::mad::Envelope;
@@ -106,7 +103,6 @@ struct Inner {
     p_keys: Vec<PKey>,
     contexts: Vec<ContextState>,
     subscribers: Subscribers,
-    arming: Arming,
     // The fabric ends after the device has left it.
     fabric: Option<Arc<Embedded>>,
 }
@@ -141,7 +137,6 @@ impl DevicePort {
             p_keys,
             contexts,
             subscribers: Subscribers::default(),
-            arming: Arming::new(),
             fabric,
         };
         Ok(Self { inner: Arc::new(Mutex::new(inner)), descriptors })
@@ -171,19 +166,16 @@ impl DevicePort {
         Ok(PortHandle { port: self.clone(), number })
     }
 
-    /// Arms the device, unless that was done too often: input from now on ends a sleep, so the
-    /// caller has to poll once more. A device that refuses is polled.
-    pub fn arm(&self, now: Time) {
-        let Inner { transport, device, arming, .. } = &mut *self.lock();
-        if arming.take(now) {
-            let _ = transport.cq().map(|cq| device.arm(cq, Arm::Any));
-        }
+    /// Arms the device: input from now on ends a sleep, so the caller has to poll once more. A
+    /// device that refuses is polled.
+    pub fn arm(&self) {
+        let Inner { transport, device, .. } = &mut *self.lock();
+        let _ = transport.cq().map(|cq| device.arm(cq, Arm::Any));
     }
 
     /// The longest sleep, after that poll.
     pub fn sleep_max(&self) -> Duration {
-        let Inner { device, arming, .. } = &mut *self.lock();
-        device.wake_source().map_or(POLL_EVERY, |source| arming.sleep_max(source.longest))
+        self.lock().device.wake_source().map_or(POLL_EVERY, |source| source.longest)
     }
 
     /// The descriptors that end a sleep.
@@ -202,9 +194,6 @@ impl Inner {
         let mut received = Vec::new();
         let Self { transport, device, number, .. } = self;
         let busy = transport.poll(now, &mut **device, *number, &mut received)?;
-        if !received.is_empty() {
-            self.arming.handle_mads();
-        }
         for envelope in received {
             self.dispatch(envelope);
         }

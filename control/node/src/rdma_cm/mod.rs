@@ -262,7 +262,7 @@ impl Host {
         let now = self.now();
         let can_sleep = self.inline.worker.arm();
         if let Some(interface) = &self.inline.interface {
-            interface.sleep_port().arm(now);
+            interface.sleep_port().arm();
         }
         if self.inline.step(now) || !can_sleep {
             return;
