@@ -16,8 +16,8 @@
 use pollux_verbs::time::Time;
 use std::time::Duration;
 
-/// Polling time after the last busy breath: about the cost of a wake-up.
-pub const AWAKE: Duration = Duration::from_micros(100);
+/// Polling time after the last busy breath: about a round trip to a peer that has to be woken.
+pub const AWAKE: Duration = Duration::from_micros(200);
 pub const NAP_MAX: Duration = Duration::from_millis(2);
 /// A shorter nap takes as long as this.
 const NAP_MIN: Duration = Duration::from_micros(20);
