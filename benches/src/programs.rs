@@ -3,7 +3,7 @@
 //!
 //! Each end has a core of its own, with all of its threads, as it has on two hosts. Why: the
 //! scheduler puts two ends that mostly sleep on one core. There the kernel's loopback is two
-//! switches of threads (10 us), and no idle core is woken (70 us on a virtual machine).
+//! switches of threads (15 us), and no idle core is woken (70 us on a virtual machine).
 
 use crate::error::PerfError;
 use crate::exchange::Exchange;

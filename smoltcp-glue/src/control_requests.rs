@@ -101,7 +101,7 @@ fn addresses_if_up(
     let is_fixed = |ip| settings.fixed_addresses().any(|one| one.ip == ip);
     let mut duplicates = control.addresses().duplicates().filter(|(ip, _)| is_fixed(*ip));
     if let Some((address, holder)) = duplicates.next() {
-        let holder = holder.unwrap_or("an unknown one").into();
+        let holder = holder.unwrap_or("(unknown)").into();
         return Some(Err(UpError::AddressInUse { address, holder }));
     }
     let own: Vec<_> = control.snapshot().own().collect();
