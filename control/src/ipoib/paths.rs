@@ -22,6 +22,8 @@ pub(super) struct Path {
     pub(super) is_asked: bool,
     pub(super) failure: Option<Failure>,
     pub(super) since: Time,
+    /// When a query that failed was last repeated early.
+    retried: Option<Time>,
     used: Time,
     /// Datagrams to queue pairs there that are no peers: replies.
     waiting: VecDeque<(Qpn, PendingPacket)>,
@@ -208,14 +210,20 @@ impl IpoibInterface {
         }
     }
 
-    /// Repeats a failed query for a port soon after a sign of life of that port, when a packet
-    /// needs the path.
-    pub(super) fn retry_path_soon(&mut self, now: Time, gid: Gid) {
+    /// Repeats a failed query early after a sign of life of that port, when a packet needs the
+    /// path: at once, and not more often than `pause_min`, as anyone on the link can forge signs.
+    ///
+    /// Why not after a pause since the failure: while the port was away, connections to it went on
+    /// asking, so that the last failure may be of this moment, and the first packet of the port
+    /// would stay without an answer.
+    pub(super) fn retry_path_early(&mut self, now: Time, gid: Gid) {
         let pause = self.config.pause_min;
         self.paths.change(gid, |path| {
-            let soon = now.max(path.since + pause);
-            if let Some(failure) = &mut path.failure {
-                failure.until = failure.until.min(soon);
+            let early = path.retried.map_or(now, |retried| now.max(retried + pause));
+            if let Some(failure) = &mut path.failure
+                && early < failure.until
+            {
+                (failure.until, path.retried) = (early, Some(early));
             }
         });
     }

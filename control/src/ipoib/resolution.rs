@@ -214,7 +214,7 @@ impl IpoibInterface {
             return self.drops.count(InterfaceDrop::ClaimOffLink);
         }
         if let Some(link) = claim.address {
-            self.retry_path_soon(now, link.gid);
+            self.retry_path_early(now, link.gid);
             if matches!(claim.kind, ClaimKind::Answer { solicited: false, .. }) {
                 self.connections.handle_announcement(now, &link);
                 self.out_of_service.handle_moved(now, claim.ip);

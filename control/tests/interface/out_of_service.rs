@@ -125,6 +125,36 @@ fn a_neighbor_that_begins_anew_may_be_another_one() {
     }
 }
 
+/// Its connections are retransmitted to all the while, so some path query has failed just before.
+#[test]
+fn a_neighbor_that_is_back_is_answered_at_once() {
+    for away in 10..40 {
+        let mut world = watching();
+        set_cable(&mut world, false);
+        for _ in 0..away {
+            world.send(0, packet(v4(1), v4(2), b"hello?"));
+            world.pass(SECOND / 10);
+        }
+        set_cable(&mut world, true);
+        world.restart(1, Qpn(0x99));
+        let mut turns = 0;
+        while !world.hosts[1].port_driver.own.contains(&v4(2)) {
+            world.send(0, packet(v4(1), v4(2), b"hello?"));
+            world.pass(SECOND / 10);
+            turns += 1;
+            assert!(turns < 100, "host 1 is up");
+        }
+        world.pass(SECOND / 10);
+        world.hosts.iter_mut().for_each(|host| host.got.clear());
+        world.send(1, packet(v4(2), v4(1), b"hello"));
+        world.pass(SECOND / 20);
+        assert!(world.heard(0, &packet(v4(2), v4(1), b"hello")), "away for {away}");
+        world.send(0, packet(v4(1), v4(2), b"hello to you"));
+        world.pass(SECOND / 20);
+        assert!(world.heard(1, &packet(v4(1), v4(2), b"hello to you")), "away for {away}");
+    }
+}
+
 #[test]
 fn nothing_is_reported_without_a_watch() {
     let mut world = watching();
