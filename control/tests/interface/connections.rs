@@ -94,6 +94,30 @@ fn path_between(from: &InterfaceRow, to: &InterfaceRow) -> PathRecord {
     }
 }
 
+/// A reliable queue pair does not know for a second that its other end is gone.
+#[test]
+fn the_first_packet_to_a_peer_that_has_restarted_is_not_lost_in_the_connection_before() {
+    for policy in [Policy::Rc, Policy::Uc] {
+        let mut world = connected(3, 2, policy);
+        assert!(world.reaches(0, 1, &packet(v4(1), v4(2), b"there"), SECOND));
+        let qpn = world.hosts[1].qpn;
+        world.pass(3 * SECOND);
+        world.restart_with(1, qpn, |mut config| {
+            config.peer.policy = policy;
+            config
+        });
+        while !world.hosts[1].port_driver.own.contains(&v4(2)) {
+            world.pass(SECOND / 50);
+        }
+        // It announces itself, and host 0 asks about the connection.
+        world.pass(SECOND / 20);
+        let sent = packet(v4(1), v4(2), b"there again");
+        world.send(0, sent.clone());
+        world.pass(SECOND / 10);
+        assert!(world.heard(1, &sent), "{policy:?}");
+    }
+}
+
 /// A REQ from the LID of another port than the one that it names.
 #[test]
 fn a_request_in_the_name_of_another_port_is_dropped() {
@@ -282,6 +306,7 @@ fn an_unreliable_connection_that_the_peer_has_forgotten_is_found_out_in_time() {
         assert!(world.reaches(asks, 1 - asks, &packet(first.0, first.1, b"before"), SECOND));
         assert_eq!(counts(&world), [1, 1]);
         let qpn = world.hosts[1].qpn;
+        world.pass(3 * SECOND);
         world.restart_with(1, qpn, policy);
         world.hosts[1].port_driver.made = 3000;
         world.weather.lost = if is_announced { 0 } else { 1_000_000 };

@@ -107,9 +107,9 @@ pub(super) struct Connection {
     pub(super) state: State,
     pub(super) since: Time,
     pub(super) used: Time,
-    /// The liveness probe, and when the peer was probed last.
+    /// The liveness probe, and the time that the probes so far fill at an even rate.
     pub(super) probe: Probe,
-    pub(super) probed: Time,
+    pub(super) probes_until: Time,
     pub(super) mtu: u32,
     pub(super) paths: ConnectionPaths,
 }

@@ -75,7 +75,7 @@ impl Connections {
             since: now,
             used: now,
             probe: Probe::Idle,
-            probed: now,
+            probes_until: now,
             mtu: 0,
             paths: ConnectionPaths::default(),
         };
@@ -198,7 +198,6 @@ impl Connections {
         };
         connection.state = State::Open { qpn };
         (connection.since, connection.used) = (now, now);
-        connection.probed = now;
         let serves_us = connection.serves_us();
         let Connection { peer: address, worker, asking_worker, dialect, role, .. } = *connection;
         let peer = self.enter_peer(address);
@@ -350,7 +349,7 @@ impl Connections {
             since: now,
             used: now,
             probe: Probe::Idle,
-            probed: now,
+            probes_until: now,
             mtu,
             paths: ConnectionPaths::default(),
         };

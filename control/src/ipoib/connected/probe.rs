@@ -1,10 +1,11 @@
-//! Probes whether the peer of an unreliable connection still has it.
+//! Probes whether a peer still has a connection.
 //!
-//! A reliable queue pair fails when the other end is gone. An unreliable one continues to send
-//! after the peer has restarted, or after its port was down and its DREQ was lost. So the CM probes
-//! it by a repetition of the message that made the connection (REQ or REP). A peer with the
-//! connection answers the repetition (REP or RTU, IBA 12.9.8); one without it sends a REJ or a new
-//! REQ.
+//! An unreliable queue pair continues to send after the peer has restarted, or after its port was
+//! down and its DREQ was lost. A reliable one fails, but after all its repetitions: what is sent in
+//! that second is lost. So the CM probes an unreliable connection that has no answer, and either
+//! kind when the peer announces itself, by a repetition of the message that made the connection
+//! (REQ or REP). A peer with the connection answers the repetition (REP or RTU, IBA 12.9.8); one
+//! without it sends a REJ or a new REQ.
 //!
 //! ```text
 //!   Idle --sent--> Unanswered --probe_after--> Asked --timeout, probes_max times--> (ends)
@@ -12,18 +13,24 @@
 //!    +-- received ----+--- received, answered ---+
 //! ```
 //!
-//! An idle connection is never probed, nor is one that receives. One that only sends costs a
-//! message and its answer every `probe_after`.
+//! Without an announcement an idle connection is never probed, nor is one that receives. One that
+//! only sends costs a message and its answer every `probe_after`.
+//!
+//! Reliable connections to Linux are not probed, as it does not answer a repetition; nor are those
+//! of the last second, which would double the messages when many nodes start at once.
 
 use super::{Connections, PeerDrop};
 use crate::effects::ConnectionKey;
 use pollux_verbs::QpType;
 use pollux_verbs::time::Time;
 use pollux_wire::ip::link_address::LinkAddress;
+use pollux_wire::mad::cm::ipoib::Dialect;
 use std::time::Duration;
 
-/// The least time between two probes after announcements.
-const PROBE_INTERVAL_MIN: Duration = Duration::from_secs(1);
+/// The time from one probe after an announcement to the next, and how many may come early: a node
+/// that starts announces each of its addresses, twice.
+const PROBE_INTERVAL: Duration = Duration::from_secs(1);
+const PROBES_EARLY_MAX: u32 = 3;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Probe {
@@ -54,8 +61,10 @@ impl Connections {
         connection.used = now;
         match connection.probe {
             _ if has_received => self.set_probe(key, Probe::Idle),
-            Probe::Idle => self.probe_at(key, now + self.config.probe_after),
-            Probe::Unanswered { .. } | Probe::Asked { .. } => {}
+            Probe::Idle if connection.qp_type == QpType::Uc => {
+                self.probe_at(key, now + self.config.probe_after);
+            }
+            _ => {}
         }
     }
 
@@ -68,10 +77,15 @@ impl Connections {
         self.end_pauses(now, address);
     }
 
-    /// Probes a connection that the peer may have forgotten, now or as soon as the interval allows.
+    /// Probes a connection that the peer may have forgotten, now or as soon as the rate allows.
     pub(super) fn probe_soon(&mut self, now: Time, key: ConnectionKey) {
         let Some(connection) = self.all.get(&key) else { return };
-        let at = now.max(connection.probed + PROBE_INTERVAL_MIN);
+        let is_new = now < connection.since + PROBE_INTERVAL;
+        if connection.qp_type == QpType::Rc && (is_new || connection.dialect == Dialect::Linux) {
+            return;
+        }
+        let early = PROBE_INTERVAL * PROBES_EARLY_MAX;
+        let at = now.max(Time::START + connection.probes_until.since_start().saturating_sub(early));
         match connection.probe {
             Probe::Asked { .. } => {}
             Probe::Unanswered { until } => self.probe_at(key, at.min(until)),
@@ -80,9 +94,7 @@ impl Connections {
     }
 
     fn probe_at(&mut self, key: ConnectionKey, until: Time) {
-        let is_probed =
-            self.all.get(&key).is_some_and(|known| known.qp_type == QpType::Uc && known.is_open());
-        if is_probed {
+        if self.all.get(&key).is_some_and(|it| it.is_open()) {
             self.set_probe(key, Probe::Unanswered { until });
         }
     }
@@ -103,7 +115,7 @@ impl Connections {
                 _ => self.config.probes_max.checked_sub(1),
             };
             if let Some(left) = left.filter(|_| self.cm.probe(now, key).is_ok()) {
-                connection.probed = now;
+                connection.probes_until = connection.probes_until.max(now) + PROBE_INTERVAL;
                 let until = now + self.config.probe_interval;
                 self.set_probe(key, Probe::Asked { left, until });
             } else {

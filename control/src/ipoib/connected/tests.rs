@@ -376,8 +376,12 @@ fn an_unreliable_connection_is_probed_while_it_only_sends() {
 
 #[test]
 fn a_peer_that_announces_itself_is_asked_at_once_but_once_a_second() {
+    [QpType::Uc, QpType::Rc].into_iter().for_each(announce_often);
+}
+
+fn announce_often(qp_type: QpType) {
     let mut pair = Pair::new(&[Dialect::Rfc]);
-    pair.qp_type = QpType::Uc;
+    pair.qp_type = qp_type;
     pair.connect();
     pair.accept(65_524, THEIRS.qpn);
     pair.pass(Duration::from_secs(10));
@@ -393,7 +397,21 @@ fn a_peer_that_announces_itself_is_asked_at_once_but_once_a_second() {
         pair.ours.handle_announcement(pair.now, &THEIRS);
         pair.pass(Duration::from_millis(50));
     }
-    assert_eq!(requests(&pair), 6, "in five seconds");
+    assert_eq!(requests(&pair), 9, "four, and in five seconds");
+    assert!(pair.mtu().is_some());
+}
+
+/// It answers no repetition of a REQ.
+#[test]
+fn a_reliable_connection_to_linux_is_not_probed() {
+    let mut pair = Pair::new(&[Dialect::Linux]);
+    pair.connect();
+    pair.accept(65_524, THEIRS.qpn);
+    pair.pass(Duration::from_secs(10));
+    let before = pair.said.len();
+    pair.ours.handle_announcement(pair.now, &THEIRS);
+    pair.pass(Duration::from_secs(60));
+    assert_eq!(pair.said.len(), before);
     assert!(pair.mtu().is_some());
 }
 
