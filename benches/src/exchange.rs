@@ -1,4 +1,5 @@
-//! The control connection between the two ends of a measurement: lines of JSON on a stream socket.
+//! The control connection between the two ends of a measurement: lines of JSON on a stream socket,
+//! of this machine or to another one.
 //!
 //! The client hangs up to end the measurement. The server checks for that only when nothing was
 //! received for a while, so the check is not measured.
@@ -6,18 +7,24 @@
 use crate::error::PerfError;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use std::io::{self, BufRead, BufReader, ErrorKind, Write};
+use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 const TIMEOUT: Duration = Duration::from_secs(30);
 
+/// The longest line. What comes from another machine may never end.
+const LINE_BYTES_MAX: u64 = 1 << 20;
+
 pub struct Exchange {
+    /// Of either family: only calls that all stream sockets have.
     stream: BufReader<UnixStream>,
 }
 
 impl Exchange {
-    pub fn new(stream: UnixStream) -> io::Result<Self> {
+    pub fn new(stream: impl Into<OwnedFd>) -> io::Result<Self> {
+        let stream = UnixStream::from(stream.into());
         stream.set_read_timeout(Some(TIMEOUT))?;
         Ok(Self { stream: BufReader::new(stream) })
     }
@@ -32,7 +39,7 @@ impl Exchange {
 
     pub fn receive<T: DeserializeOwned>(&mut self) -> Result<T, PerfError> {
         let mut line = String::new();
-        match self.stream.read_line(&mut line) {
+        match self.stream.by_ref().take(LINE_BYTES_MAX).read_line(&mut line) {
             Ok(0) => Err(PerfError::OtherEnd("it has exited".into())),
             Ok(_) => serde_json::from_str(&line)
                 .map_err(|error| PerfError::OtherEnd(format!("invalid message {line:?}: {error}"))),

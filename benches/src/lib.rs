@@ -3,7 +3,8 @@
 //! Read in this order:
 //!
 //! 1. [`plan`]: the measurements; [`pair`]: the two ends of one, in threads or processes;
-//!    [`exchange`]: the control connection between them;
+//!    [`exchange`]: the control connection between them; [`remote`]: ends on two hosts; [`rounds`]:
+//!    several measurements of a plan, [`stored`]: as a file, [`mod@diff`]: what moved;
 //! 2. [`verbs`], [`sockets`]: the layers; [`programs`]: sockets at their defaults;
 //!    [`mod@echo`]: the engine without sockets; [`bring_up`]: a subnet from cables to active
 //!    ports; [`samples`]: histograms and rates;
@@ -11,7 +12,8 @@
 //! 4. [`isolation`]: latency with and without a storm of management; [`scaling`]: two workers
 //!    against one; [`datagrams`]: both ends of UDP in a thread; [`null_router`]: a router without
 //!    links, [`forward`]: its highest rate, [`rfc2544`]: loss and latency at lower rates;
-//! 5. [`compare`]: our figures and those of peers, interleaved, as ratios; [`environment`]: the
+//! 5. [`compare`]: our figures and those of peers, interleaved, as ratios; [`judgement`]: what
+//!    these allow to say, [`disturbance`]: which of them do not count; [`environment`]: the
 //!    machine; [`mod@error`]: why a measurement fails.
 //!
 //! # Missed budgets, and why
@@ -60,20 +62,27 @@
 pub mod bring_up;
 pub mod compare;
 pub mod datagrams;
+pub mod diff;
+pub mod disturbance;
 pub mod echo;
 pub mod environment;
 pub mod error;
 pub mod exchange;
 pub mod forward;
 pub mod isolation;
+pub mod judgement;
 pub mod machine;
 pub mod null_router;
 pub mod pair;
 pub mod peers;
 pub mod plan;
 pub mod programs;
+
+pub mod remote;
 pub mod rfc2544;
+pub mod rounds;
 pub mod samples;
 pub mod scaling;
 pub mod sockets;
+pub mod stored;
 pub mod verbs;

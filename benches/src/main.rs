@@ -1,6 +1,7 @@
 //! The command `pollux-perf`.
 //!
-//! `lat`, `bw`, `rate` and `connect` measure between a client and a server on this machine;
+//! `lat`, `bw`, `rate` and `connect` measure between a client and a server on this machine, or on
+//! another one where `serve` runs; `diff` says what moved from one stored run to another;
 //! `isolation` measures latency with and without a storm of management, `scaling` two workers
 //! against one, `forward` a router without links; `compare` measures every row with a budget
 //! against other programs. Output is text, or JSON with `--json`.
@@ -8,21 +9,26 @@
 
 use clap::{Args, Parser, Subcommand};
 use pollux_perf::compare::compare;
-use pollux_perf::environment::Environment;
+use pollux_perf::diff;
 use pollux_perf::error::PerfError;
 use pollux_perf::forward;
 use pollux_perf::isolation::{self, IsolationPlan};
 use pollux_perf::null_router::{ForwardPlan, ROUTES_MAX};
-use pollux_perf::pair::{play_part, prioritize, run};
+use pollux_perf::pair::{play_part, prioritize};
 use pollux_perf::peers::RunConfig;
-use pollux_perf::plan::{Layer, MeasuredTransport, MeasurementOutcome, Plan, ProgramSockets, What};
+use pollux_perf::plan::{Layer, MeasuredTransport, Plan, ProgramSockets, What};
+use pollux_perf::remote::{self, ServeConfig};
 use pollux_perf::rfc2544;
+use pollux_perf::rounds;
 use pollux_perf::scaling;
+use pollux_perf::stored::StoredRun;
 use pollux_perf::verbs::bytes_per_connection;
 use serde::Serialize;
 use serde_json::json;
 use std::error::Error;
 use std::fmt::Display;
+use std::net::{IpAddr, TcpListener};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -45,7 +51,8 @@ enum Action {
     Bw(Measure),
     /// Measure the one-way message rate.
     Rate(Measure),
-    /// Measure connections opened and closed per second; with verbs, queue pairs of the client.
+    /// Measure connections opened and closed per second; with verbs, queue pairs of the client,
+    /// without a packet.
     Connect(Measure),
     /// Compare every row that has a budget with other programs.
     Compare(Compare),
@@ -56,9 +63,16 @@ enum Action {
     Scaling(ScalingArguments),
     /// Measure forwarding between two null ports on one core
     Forward(ForwardArguments),
+    /// Say what moved from one stored run to another; fails if a row is worse
+    Diff(Diff),
+    /// Be the other end for pollux-perf on other hosts, which measure with --connect
+    Serve(Serve),
     /// Run one end of a measurement as a process.
     #[command(hide = true)]
     Part { plan: String },
+    /// Serve the client at the standard input.
+    #[command(hide = true)]
+    ServeOne { config: String },
     /// Print the bytes that an idle RC queue pair costs.
     #[command(hide = true)]
     IdleMemory,
@@ -78,14 +92,22 @@ struct Measure {
     size: String,
     /// Device of the client: soft:PATH@NODE[:PORT] or mlx5_0[:PORT]; by default both ends use a
     /// software fabric of this process
-    #[arg(long, requires = "peer")]
+    #[arg(long, requires = "other_end")]
     device: Option<String>,
     /// Device of the server, on the same machine
-    #[arg(long, requires = "device")]
+    #[arg(long, requires = "device", group = "other_end")]
     peer: Option<String>,
-    /// Duration in seconds, after the warm-up
-    #[arg(long, value_parser = seconds, default_value = "1")]
+    /// Host of the server, where `pollux-perf serve` runs, with its port if that is not 7091. The
+    /// server has chosen its device, core and priority
+    #[arg(long, value_name = "HOST[:PORT]", group = "other_end", conflicts_with = "processes")]
+    connect: Option<String>,
+    /// Duration of each round in seconds, after the warm-up
+    #[arg(long, value_parser = seconds, default_value = "0.5")]
     duration: Duration,
+    /// Rounds: what counts is their median, with an interval at 95 % from six rounds on
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(default_value = "7")]
+    rounds: u16,
     /// Send at a fixed rate of N messages/s; latency counts from the scheduled send time
     #[arg(long, value_name = "N")]
     rate: Option<u32>,
@@ -117,6 +139,38 @@ struct Place {
     /// Print machine-readable JSON
     #[arg(long)]
     json: bool,
+}
+
+/// The options of `diff`.
+#[derive(Args)]
+struct Diff {
+    /// The run before: a file that lat, bw, rate or connect wrote with --json
+    before: PathBuf,
+    /// The run after
+    after: PathBuf,
+    /// Changes of less than so many percent do not count
+    #[arg(long, value_name = "PERCENT", default_value = "2")]
+    least: f64,
+    /// Print machine-readable JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// The options of `serve`.
+#[derive(Args)]
+struct Serve {
+    /// Device of this end; without one, only --sockets kernel can be measured
+    #[arg(long)]
+    device: Option<String>,
+    /// Address and port to listen at: by default this machine alone reaches it
+    #[arg(long, value_name = "ADDRESS[:PORT]", default_value = "127.0.0.1")]
+    listen: String,
+    /// Core to pin each measurement to
+    #[arg(long, default_value = "1")]
+    core: usize,
+    /// Real-time priority (SCHED_FIFO) of measurements; needs root
+    #[arg(long, value_name = "1-98", value_parser = clap::value_parser!(u8).range(1..=98))]
+    fifo: Option<u8>,
 }
 
 /// The options of `isolation`.
@@ -210,7 +264,8 @@ struct ForwardArguments {
 /// The options of a comparison.
 #[derive(Args)]
 struct Compare {
-    /// Finish within two minutes: three pairs of 0.3 s instead of seven pairs of 1 s
+    /// Finish within two minutes: three pairs of 0.3 s, which decide nothing, instead of seven
+    /// pairs of 1 s
     #[arg(long)]
     quick: bool,
     /// Fail if any peer program gives no figure
@@ -243,6 +298,11 @@ fn main() -> ExitCode {
         Action::Isolation(arguments) => run_isolation(&arguments),
         Action::Scaling(arguments) => run_scaling(&arguments),
         Action::Forward(arguments) => run_forward(&arguments),
+        Action::Diff(arguments) => run_diff(&arguments),
+        Action::Serve(arguments) => run_serve(&arguments),
+        Action::ServeOne { config } => {
+            remote::serve_one(&config).map(|what| println!("{what}")).map_err(Into::into)
+        }
         Action::Part { plan } => play_part(&plan).map_err(Into::into),
         Action::IdleMemory => {
             bytes_per_connection().map(|bytes| println!("{bytes}")).map_err(Into::into)
@@ -276,7 +336,6 @@ fn check_cores(cores: &[usize]) -> Result<(), PerfError> {
 }
 
 fn run_measure(what: What, measure: &Measure) -> Result<(), Box<dyn Error>> {
-    let environment = Environment::now(measure.place.fifo);
     apply(&measure.place)?;
     let sizes = match measure.size.as_str() {
         "sweep" => SWEEP.to_vec(),
@@ -289,7 +348,10 @@ fn run_measure(what: What, measure: &Measure) -> Result<(), Box<dyn Error>> {
         per_second: measure.rate,
         sleeps: measure.sleep,
         program: measure.sockets,
-        devices: measure.device.clone().zip(measure.peer.clone()).map(Into::into),
+        devices: measure
+            .device
+            .clone()
+            .map(|device| [device, measure.peer.clone().unwrap_or_default()]),
         processes: measure.processes,
         fifo: measure.place.fifo,
         cores: measure.place.cores,
@@ -297,59 +359,49 @@ fn run_measure(what: What, measure: &Measure) -> Result<(), Box<dyn Error>> {
     });
     // A sweep omits the sizes above the maximum of the layer.
     let plans: Vec<Plan> = plans.filter(|plan| sizes.len() == 1 || plan.check().is_ok()).collect();
-    let mut outcomes = Vec::new();
-    for plan in plans {
-        let outcome = run(&plan)?;
-        if !measure.place.json {
-            if outcomes.is_empty() {
-                println!("{environment}");
-            }
-            println!("{:>8} bytes  {}", plan.bytes, sentence(&outcome));
+    let report = |round| {
+        if measure.rounds > 1 {
+            eprintln!("round {round} of {}", measure.rounds);
         }
-        outcomes.push(json!({ "plan": plan, "outcome": outcome }));
-    }
-    if measure.place.json {
-        println!("{}", json!({ "environment": environment, "measured": outcomes }));
-    }
-    Ok(())
+    };
+    let record = rounds::measure(plans, measure.rounds, measure.connect.as_deref(), report)?;
+    print_pretty(&record, measure.place.json)
 }
 
-fn sentence(outcome: &MeasurementOutcome) -> String {
-    match outcome {
-        MeasurementOutcome::Latency(latency) => {
-            let at = |(part, value): &(f64, f64)| format!("{part} %: {value:.0}");
-            let percentiles: Vec<_> = latency.percentiles.iter().map(at).collect();
-            format!(
-                "half a round trip in ns: min {:.0}, mean {:.0}, {}, max {:.0}; of {}, {} lost",
-                latency.min,
-                latency.mean,
-                percentiles.join(", "),
-                latency.max,
-                latency.samples,
-                latency.lost
-            )
-        }
-        MeasurementOutcome::OneWay { per_second, bytes, sent, lost } => {
-            let bytes_per_second = per_second * f64::from(*bytes);
-            let messages = match bytes {
-                1 => String::new(),
-                _ => format!("{:.3} M messages/s, ", per_second * 1e-6),
-            };
-            format!("{messages}{:.3} GB/s, {lost} of {sent} lost", bytes_per_second * 1e-9)
-        }
-        MeasurementOutcome::Connections { per_second, first } => {
-            let first = first.map(|first| format!(", {:.0} us the first", first * 1e-3));
-            format!("{per_second:.0} connections/s{}", first.unwrap_or_default())
-        }
+fn run_diff(arguments: &Diff) -> Result<(), Box<dyn Error>> {
+    let [before, after] = [&arguments.before, &arguments.after].map(|path| StoredRun::read(path));
+    let moved = diff::diff(&before?, &after?, arguments.least);
+    print_pretty(&moved, arguments.json)?;
+    match moved.is_worse() {
+        true => Err("some rows are worse".into()),
+        false => Ok(()),
     }
+}
+
+fn run_serve(arguments: &Serve) -> Result<(), Box<dyn Error>> {
+    let Serve { device, listen, core, fifo } = arguments;
+    check_cores(&[*core])?;
+    let listener = match listen.parse::<IpAddr>() {
+        Ok(address) => TcpListener::bind((address, remote::PORT)),
+        Err(_) => TcpListener::bind(listen),
+    };
+    let listener = listener.map_err(|error| format!("--listen {listen}: {error}"))?;
+    let at = listener.local_addr()?;
+    eprintln!("pollux-perf serves clients at {at}: pollux-perf lat --connect {at} ...");
+    if !at.ip().is_loopback() {
+        eprintln!("whoever reaches it uses this core and this device: let trusted hosts alone");
+    }
+    let config = ServeConfig { device: device.clone(), core: *core, fifo: *fifo };
+    remote::serve(&listener, &config, |what| eprintln!("pollux-perf: {what}"));
+    Ok(())
 }
 
 fn run_compare(arguments: &Compare) -> Result<(), Box<dyn Error>> {
     apply(&arguments.place)?;
-    let (runs, duration) = if arguments.quick { (3, 300) } else { (7, 1000) };
+    let (pairs, duration) = if arguments.quick { (3, 300) } else { (7, 1000) };
     let duration = Duration::from_millis(duration);
     let config = RunConfig { cores: arguments.place.cores, fifo: arguments.place.fifo, duration };
-    let comparison = compare(&config, runs, |what| eprintln!("{what}"));
+    let comparison = compare(&config, pairs, |what| eprintln!("{what}"));
     match arguments.place.json {
         true => println!("{}", serde_json::to_string_pretty(&comparison)?),
         false => println!("{comparison}"),

@@ -40,11 +40,13 @@ fn in_threads(plan: &Plan) -> Result<MeasurementOutcome, PerfError> {
     let mut play = |role, stream: UnixStream| {
         let device = if role == EndRole::Client { first.take() } else { second.take() };
         move || {
-            pin(plan, role);
             let exchange = &mut Exchange::new(stream)?;
             match device {
-                Some(device) => verbs::play(plan, role, Box::new(device), 1, exchange),
-                None => play_by_name(plan, role, exchange),
+                Some(device) => {
+                    pin(plan, role);
+                    verbs::play(plan, role, Box::new(device), 1, exchange)
+                }
+                None => play(plan, role, exchange),
             }
         }
     };
@@ -64,11 +66,13 @@ fn pin(plan: &Plan, role: EndRole) {
     core_affinity::set_for_current(core_affinity::CoreId { id: plan.cores[role as usize] });
 }
 
-fn play_by_name(
+/// Plays an end in this process, with a device opened by its name.
+pub fn play(
     plan: &Plan,
     role: EndRole,
     exchange: &mut Exchange,
 ) -> Result<Option<MeasurementOutcome>, PerfError> {
+    pin(plan, role);
     match (plan.program, plan.layer) {
         (Some(sockets), _) => programs::play(plan, role, sockets, exchange),
         (None, Layer::Verbs) => {
@@ -127,9 +131,8 @@ pub fn prioritize(fifo: u8, process: impl AsRef<OsStr>) -> Result<(), PerfError>
 pub fn play_part(argument: &str) -> Result<(), PerfError> {
     let (role, plan): (EndRole, Plan) =
         serde_json::from_str(argument).map_err(|error| PerfError::Plan(error.to_string()))?;
-    pin(&plan, role);
-    let stream = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
-    if let Some(outcome) = play_by_name(&plan, role, &mut Exchange::new(stream)?)? {
+    let stream = io::stdin().as_fd().try_clone_to_owned()?;
+    if let Some(outcome) = play(&plan, role, &mut Exchange::new(stream)?)? {
         println!("{}", serde_json::to_string(&outcome).map_err(io::Error::from)?);
     }
     Ok(())

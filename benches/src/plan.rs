@@ -6,6 +6,8 @@ use clap::ValueEnum;
 use pollux::Mode;
 use pollux_verbs::QpType;
 use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::net::IpAddr;
 use std::time::Duration;
 
 pub const MESSAGE_BYTES_MAX: u32 = 8 << 20;
@@ -93,6 +95,8 @@ pub struct Plan {
     pub program: Option<ProgramSockets>,
     /// Of client and server; by default adapters of a software fabric of this process.
     pub devices: Option<[String; 2]>,
+    /// The address of the server's host, where the kernel's sockets listen; by default loopback.
+    pub host: Option<IpAddr>,
     pub processes: bool,
     pub fifo: Option<u8>,
     pub cores: [usize; 2],
@@ -102,7 +106,7 @@ impl Plan {
     /// A measurement between threads on cores 0 and 1, on a software fabric of this process.
     pub const fn new(what: What, layer: Layer, transport: MeasuredTransport, bytes: u32) -> Self {
         let duration = Duration::from_secs(1);
-        let (per_second, program, devices, fifo) = (None, None, None, None);
+        let (per_second, program, devices, host, fifo) = (None, None, None, None, None);
         let (processes, sleeps, cores) = (false, false, [0, 1]);
         Self {
             what,
@@ -114,6 +118,7 @@ impl Plan {
             sleeps,
             program,
             devices,
+            host,
             processes,
             fifo,
             cores,
@@ -164,6 +169,18 @@ impl Plan {
             _ if self.per_second == Some(0) => refuse("--rate has to be 1 or more"),
             _ => Ok(()),
         }
+    }
+}
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = |value: &dyn fmt::Debug| format!("{value:?}").to_lowercase();
+        write!(f, "{} of {}", text(&self.what), text(&self.layer))?;
+        match self.program {
+            Some(program) => write!(f, ", {} sockets", text(&program))?,
+            None => write!(f, " over {}", text(&self.transport))?,
+        }
+        write!(f, ", {} bytes", self.bytes)
     }
 }
 

@@ -12,7 +12,7 @@ use crate::samples::{per_second, ping_pong};
 use crate::sockets::at;
 use pollux::{Node, Setup, pinned};
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::time::Instant;
 
 const BACKLOG: usize = 128;
@@ -27,15 +27,15 @@ trait Sockets {
     fn connect(&self, to: SocketAddr) -> io::Result<Self::Stream>;
 }
 
-/// Over loopback.
-struct Kernel;
+/// Those of the server listen at this address.
+struct Kernel(IpAddr);
 
 impl Sockets for Kernel {
     type Listener = TcpListener;
     type Stream = TcpStream;
 
     fn listen(&self) -> io::Result<(TcpListener, SocketAddr)> {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+        let listener = TcpListener::bind((self.0, 0))?;
         let at = listener.local_addr()?;
         Ok((listener, at))
     }
@@ -88,7 +88,10 @@ pub fn play(
     exchange: &mut Exchange,
 ) -> Result<Option<MeasurementOutcome>, PerfError> {
     match sockets {
-        ProgramSockets::Kernel => play_with(&Kernel, plan, role, exchange),
+        ProgramSockets::Kernel => {
+            let kernel = Kernel(plan.host.unwrap_or(Ipv4Addr::LOCALHOST.into()));
+            play_with(&kernel, plan, role, exchange)
+        }
         ProgramSockets::Inline => {
             let interface = setup(plan, role)?.up()?;
             play_with(&interface, plan, role, exchange)

@@ -30,10 +30,10 @@ fn number(value: &Value) -> f64 {
 }
 
 fn outcome(arguments: &str) -> Value {
-    let arguments = format!("{arguments} --duration {DURATION} --json");
+    let arguments = format!("{arguments} --duration {DURATION} --rounds 1 --json");
     let report = perf(&arguments).unwrap_or_else(|error| panic!("{arguments}: {error}"));
     assert!(report["environment"]["cpu"].is_string(), "{report}");
-    report["measured"][0]["outcome"].clone()
+    report["rows"][0]["outcomes"][0].clone()
 }
 
 #[test]
@@ -215,4 +215,39 @@ fn an_impossible_measurement_is_refused_with_advice() {
     assert!(refusal("lat --size many").contains("sweep"));
     let nowhere = "lat --device soft:/nowhere/x@host1 --peer soft:/nowhere/x@host2";
     assert!(refusal(nowhere).contains("pollux fabric --socket /nowhere/x"));
+}
+
+/// One run as a file, and another one of the same with times ten times as long.
+#[test]
+fn a_run_has_not_moved_from_itself_and_a_slowed_one_is_named() {
+    let run = perf("lat --layer tcp --sockets kernel --duration 0.02 --json").expect("it runs");
+    let row = &run["rows"][0];
+    assert_eq!(row["figures"].as_array().map(Vec::len), Some(7), "{run}");
+    let [least, most] = [0, 1].map(|end| number(&row["estimate"]["interval"][end]));
+    let median = number(&row["estimate"]["median"]);
+    assert!(0.0 < least && least <= median && median <= most, "{run}");
+    let mut slow = run.clone();
+    for figure in slow["rows"][0]["figures"].as_array_mut().expect("figures") {
+        *figure = (number(figure) * 10.0 + number(&run["rows"][0]["estimate"]["median"])).into();
+    }
+    slow["rows"][0]["estimate"]["median"] = (median * 11.0).into();
+    let folder = std::env::temp_dir().join(format!("pollux-perf-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let files = [("run.json", &run), ("slow.json", &slow)].map(|(name, record)| {
+        let path = folder.join(name);
+        std::fs::write(&path, record.to_string()).expect("it is written");
+        path.display().to_string()
+    });
+    let diff = |one: &str, other: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_pollux-perf"));
+        let output = command.args(["diff", one, other]).output().expect("it runs");
+        (output.status.success(), String::from_utf8(output.stdout).expect("text"))
+    };
+    let [run, slow] = &files;
+    assert_eq!(diff(run, run), (true, "nothing moved, in 1 rows\n".into()));
+    let (is_fine, text) = diff(run, slow);
+    assert!(!is_fine && text.starts_with("worse: lat of tcp, kernel sockets, 64 bytes"), "{text}");
+    let (is_fine, text) = diff(slow, run);
+    assert!(is_fine && text.starts_with("better: lat of tcp"), "{text}");
+    std::fs::remove_dir_all(folder).expect("it is removed");
 }

@@ -1,5 +1,6 @@
 //! The cases of a comparison: our measurement, that of a peer, and the budget of the ratio.
 
+use crate::judgement::Budget;
 use crate::null_router::ForwardPlan;
 use crate::pair::run;
 use crate::peers::{RunConfig, iperf3, l3fwd, opensm, sockperf, testpmd, ucx};
@@ -7,21 +8,6 @@ use crate::plan::{Layer, MeasuredTransport, MeasurementOutcome, Plan, ProgramSoc
 use crate::{bring_up, forward, machine};
 use std::fmt;
 use std::process::Command;
-
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Budget {
-    AtMost(f64),
-    AtLeast(f64),
-}
-
-impl Budget {
-    pub fn is_met(self, ratio: f64) -> bool {
-        match self {
-            Self::AtMost(bound) => ratio <= bound,
-            Self::AtLeast(bound) => ratio >= bound,
-        }
-    }
-}
 
 #[derive(Clone, Copy, Debug)]
 pub struct Row {
@@ -64,7 +50,7 @@ pub const CASES: &[ComparisonCase] = &[
             unit: "ns",
             budget: Budget::AtMost(1.0),
         }],
-        reference: "ucx_perftest tag_lat, posix",
+        reference: "ucx_perftest tag_lat, posix or cma",
         ours: |config| median_of(&verbs(config, What::Lat, 64)),
         peer: Some(|config| one(ucx::tag_lat(config, 64))),
     },
@@ -75,7 +61,7 @@ pub const CASES: &[ComparisonCase] = &[
             unit: "GB/s",
             budget: Budget::AtLeast(1.0),
         }],
-        reference: "ucx_perftest tag_bw, posix",
+        reference: "ucx_perftest tag_bw, posix or cma",
         ours: |config| scale(1e-9, one_way(&verbs(config, What::Bw, 1 << 20))),
         peer: Some(|config| scale(1e-9 * f64::from(1 << 20), one(ucx::tag_bw(config, 1 << 20)))),
     },
@@ -86,7 +72,7 @@ pub const CASES: &[ComparisonCase] = &[
             unit: "M/s",
             budget: Budget::AtLeast(2.0),
         }],
-        reference: "ucx_perftest tag_bw -s 64, posix",
+        reference: "ucx_perftest tag_bw -s 64, posix or cma",
         ours: |config| scale(1e-6 / 64.0, one_way(&verbs(config, What::Rate, 64))),
         peer: Some(|config| scale(1e-6, one(ucx::tag_bw(config, 64)))),
     },

@@ -1,0 +1,273 @@
+//! What moved from one stored run to another.
+//!
+//! Each row is judged by the ranks of its figures (the test of Mann and Whitney): with which
+//! probability figures of one source fall apart so far by chance. That is counted, not
+//! approximated, so that a few rounds are enough, and ties are no problem. Of many rows one in
+//! twenty would move by chance alone, so the probabilities are corrected for their number (Holm).
+
+use crate::judgement::three_digits;
+use crate::stored::{Better, StoredRow, StoredRun};
+use serde::Serialize;
+use std::fmt;
+
+/// The probability that any row of two equal runs is said to have moved.
+const ERROR_MAX: f64 = 0.05;
+
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Diff {
+    pub rows: Vec<DiffRow>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct DiffRow {
+    pub name: String,
+    pub unit: String,
+    /// The medians, of the first run and of the second.
+    pub medians: [Option<f64>; 2],
+    /// By how much the median has changed, in percent.
+    pub change_percent: Option<f64>,
+    /// Corrected for the number of rows; `None` if one run does not have the row.
+    pub probability: Option<f64>,
+    pub movement: Movement,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Movement {
+    NotMoved,
+    Better,
+    Worse,
+    /// Only the second run has it.
+    New,
+    /// Only the first run has it.
+    Gone,
+}
+
+/// Compares two runs. Changes below `least_percent` do not count, however certain they are.
+pub fn diff(before: &StoredRun, after: &StoredRun, least_percent: f64) -> Diff {
+    let find = |record: &StoredRun, name: &str| -> Option<StoredRow> {
+        record.rows.iter().find(|row| row.name == name).cloned()
+    };
+    let both = |row: &StoredRow| (Some(row.clone()), find(after, &row.name));
+    let mut pairs: Vec<_> = before.rows.iter().map(both).collect();
+    let is_new = |row: &&StoredRow| find(before, &row.name).is_none();
+    pairs.extend(after.rows.iter().filter(is_new).map(|row| (None, Some(row.clone()))));
+    let probabilities = pairs.iter().map(|pair| match pair {
+        (Some(before), Some(after)) => Some(probability(&before.figures, &after.figures)),
+        _ => None,
+    });
+    let probabilities = correct(probabilities.collect());
+    let rows = pairs.iter().zip(probabilities);
+    Diff { rows: rows.map(|(pair, chance)| compare(pair, chance, least_percent)).collect() }
+}
+
+fn compare(
+    (before, after): &(Option<StoredRow>, Option<StoredRow>),
+    probability: Option<f64>,
+    least_percent: f64,
+) -> DiffRow {
+    let median = |row: &Option<StoredRow>| Some(row.as_ref()?.estimate?.median);
+    let medians = [median(before), median(after)];
+    let change_percent = match medians {
+        [Some(before), Some(after)] if before != 0.0 => Some((after / before - 1.0) * 100.0),
+        _ => None,
+    };
+    let some = before.as_ref().or(after.as_ref()).expect("one run has the row");
+    let is_certain = probability.is_some_and(|probability| probability <= ERROR_MAX);
+    let movement = match (before, after, change_percent) {
+        (None, ..) => Movement::New,
+        (_, None, _) => Movement::Gone,
+        (.., Some(change)) if is_certain && change.abs() >= least_percent => {
+            match (change > 0.0) == (some.better == Better::More) {
+                true => Movement::Better,
+                false => Movement::Worse,
+            }
+        }
+        _ => Movement::NotMoved,
+    };
+    let (name, unit) = (some.name.clone(), some.unit.clone());
+    DiffRow { name, unit, medians, change_percent, probability, movement }
+}
+
+/// The probability that two samples of one source differ in their ranks as much as these, or more.
+fn probability(one: &[f64], other: &[f64]) -> f64 {
+    let mut pooled: Vec<(f64, bool)> = one.iter().map(|value| (*value, true)).collect();
+    pooled.extend(other.iter().map(|value| (*value, false)));
+    pooled.sort_by(|a, b| a.0.total_cmp(&b.0));
+    // Twice the rank, as equal values share the mean of theirs.
+    let mut ranks = Vec::new();
+    for group in pooled.chunk_by(|a, b| a.0 == b.0) {
+        let first = ranks.len();
+        ranks.extend(group.iter().map(|(_, is_one)| (2 * first + group.len() + 1, *is_one)));
+    }
+    let sum: usize = ranks.iter().filter(|(_, is_one)| *is_one).map(|(rank, _)| rank).sum();
+    let sums = sums_of(ranks.iter().map(|(rank, _)| *rank), one.len());
+    let all: f64 = sums.iter().sum();
+    let low: f64 = sums[..=sum].iter().sum();
+    let high: f64 = sums[sum..].iter().sum();
+    (2.0 * low.min(high) / all).min(1.0)
+}
+
+/// In how many ways so many ranks can be chosen, by their sum.
+fn sums_of(ranks: impl Iterator<Item = usize> + Clone, chosen: usize) -> Vec<f64> {
+    let total: usize = ranks.clone().sum();
+    let mut ways = vec![vec![0.0; total + 1]; chosen + 1];
+    ways[0][0] = 1.0;
+    for rank in ranks {
+        for count in (1..=chosen).rev() {
+            for sum in rank..=total {
+                ways[count][sum] += ways[count - 1][sum - rank];
+            }
+        }
+    }
+    ways.swap_remove(chosen)
+}
+
+/// The correction of Holm: the smallest probability counts as often as there are rows, the next one
+/// once less.
+fn correct(probabilities: Vec<Option<f64>>) -> Vec<Option<f64>> {
+    let mut order: Vec<_> =
+        (0..probabilities.len()).filter(|nth| probabilities[*nth].is_some()).collect();
+    order.sort_by(|a, b| probabilities[*a].partial_cmp(&probabilities[*b]).expect("numbers"));
+    let mut corrected = probabilities;
+    let mut least = 0.0f64;
+    for (done, nth) in order.iter().enumerate() {
+        corrected[*nth] = corrected[*nth].map(|one| {
+            least = least.max(one * (order.len() - done) as f64).min(1.0);
+            least
+        });
+    }
+    corrected
+}
+
+impl Diff {
+    pub fn is_worse(&self) -> bool {
+        self.rows.iter().any(|row| row.movement == Movement::Worse)
+    }
+
+    fn count(&self, movement: Movement) -> usize {
+        self.rows.iter().filter(|row| row.movement == movement).count()
+    }
+}
+
+impl fmt::Display for Diff {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let moved = self.rows.iter().filter(|row| row.movement != Movement::NotMoved);
+        for row in moved {
+            let median = |nth: usize| row.medians[nth].map_or("-".into(), three_digits);
+            let DiffRow { name, unit, change_percent, probability, movement, .. } = row;
+            write!(f, "{movement}: {name}: {} -> {} {unit}", median(0), median(1))?;
+            if let (Some(change), Some(probability)) = (change_percent, probability) {
+                write!(f, ", {change:+.1} %, by chance with {}", three_digits(*probability))?;
+            }
+            writeln!(f)?;
+        }
+        let kinds = [Movement::Worse, Movement::Better, Movement::New, Movement::Gone];
+        match kinds.map(|kind| self.count(kind)) {
+            [0, 0, 0, 0] => writeln!(f, "nothing moved, in {} rows", self.rows.len()),
+            [worse, better, new, gone] => writeln!(
+                f,
+                "of {} rows, {worse} worse, {better} better, {new} new, {gone} gone",
+                self.rows.len()
+            ),
+        }
+    }
+}
+
+impl fmt::Display for Movement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NotMoved => "not moved",
+            Self::Better => "better",
+            Self::Worse => "worse",
+            Self::New => "new",
+            Self::Gone => "gone",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::environment::Environment;
+    use crate::judgement::Estimate;
+    use crate::plan::{Layer, MeasuredTransport, Plan, What};
+
+    fn record(rows: &[(&str, Better, &[f64])]) -> StoredRun {
+        let mut record = StoredRun::new(Environment::now(None), None);
+        let row = |(name, better, figures): &(&str, Better, &[f64])| StoredRow {
+            name: (*name).into(),
+            plan: Plan::new(What::Lat, Layer::Verbs, MeasuredTransport::Rc, 64),
+            unit: "ns".into(),
+            better: *better,
+            figures: figures.to_vec(),
+            estimate: Estimate::of(figures.to_vec()),
+            outcomes: Vec::new(),
+        };
+        record.rows = rows.iter().map(row).collect();
+        record
+    }
+
+    const FAST: [f64; 7] = [10.0, 11.0, 12.0, 13.0, 14.0, 15.0, 16.0];
+    const SLOW: [f64; 7] = [20.0, 21.0, 22.0, 23.0, 24.0, 25.0, 26.0];
+
+    /// Of all ways to draw them, as tables of the test have it.
+    #[test]
+    fn probabilities_are_those_of_tables() {
+        let close = |one: f64, other: f64| (one - other).abs() < 1e-9;
+        assert!(close(probability(&[1.0, 2.0, 3.0], &[4.0, 5.0, 6.0]), 2.0 / 20.0));
+        assert!(close(probability(&[1.0, 2.0, 4.0], &[3.0, 5.0, 6.0]), 4.0 / 20.0));
+        assert!(close(probability(&FAST, &SLOW), 2.0 / 3432.0));
+        assert!(close(probability(&SLOW, &FAST), 2.0 / 3432.0));
+        assert!(close(probability(&[1.0; 5], &[1.0; 5]), 1.0), "all the same");
+        // 1, 2, 2 of 1, 2, 2, 2, 3, 3: of 20 draws, three have these ranks, and none has less.
+        assert!(close(probability(&[1.0, 2.0, 2.0], &[2.0, 3.0, 3.0]), 6.0 / 20.0));
+    }
+
+    #[test]
+    fn probabilities_are_corrected_for_their_number() {
+        let corrected = correct(vec![Some(0.01), None, Some(0.04), Some(0.02), Some(0.9)]);
+        assert_eq!(corrected, [Some(0.04), None, Some(0.08), Some(0.06), Some(0.9)]);
+    }
+
+    #[test]
+    fn a_run_has_not_moved_from_itself() {
+        let run = record(&[("a", Better::Less, &FAST), ("b", Better::More, &SLOW)]);
+        let diff = diff(&run, &run, 0.0);
+        assert_eq!(diff.to_string(), "nothing moved, in 2 rows\n");
+        assert!(!diff.is_worse());
+    }
+
+    #[test]
+    fn what_moved_is_named_with_its_direction() {
+        let before = record(&[
+            ("lat", Better::Less, &FAST),
+            ("bw", Better::More, &FAST),
+            ("old", Better::Less, &FAST),
+        ]);
+        let after = record(&[
+            ("lat", Better::Less, &SLOW),
+            ("bw", Better::More, &SLOW),
+            ("new", Better::Less, &FAST),
+        ]);
+        let diff = diff(&before, &after, 2.0);
+        let movements: Vec<_> = diff.rows.iter().map(|row| row.movement).collect();
+        assert_eq!(movements, [Movement::Worse, Movement::Better, Movement::Gone, Movement::New]);
+        assert!(diff.is_worse());
+        let text = diff.to_string();
+        assert!(
+            text.starts_with("worse: lat: 13.0 -> 23.0 ns, +76.9 %, by chance with 0.00117"),
+            "{text}"
+        );
+        assert!(text.ends_with("of 4 rows, 1 worse, 1 better, 1 new, 1 gone\n"), "{text}");
+    }
+
+    #[test]
+    fn a_change_that_is_small_or_may_be_chance_is_no_movement() {
+        let run = |figures: &[f64]| record(&[("lat", Better::Less, figures)]);
+        let before = run(&FAST);
+        assert!(!diff(&before, &run(&SLOW), 80.0).is_worse(), "below the least");
+        assert!(diff(&before, &run(&SLOW), 70.0).is_worse());
+        assert!(!diff(&run(&FAST[..3]), &run(&SLOW[..3]), 2.0).is_worse(), "of three each");
+    }
+}

@@ -1,0 +1,203 @@
+//! Ends on two hosts: a server that is the other end for one client after the other.
+//!
+//! ```text
+//!   client                                      server
+//!     connects over the kernel's TCP ---------->  accepts, and starts a process for it
+//!     Hello <---------------------------------->  Hello, with the environment
+//!     Plan  ----------------------------------->  checks it
+//!           <-----------------------------------  its answer
+//!           <============ measured ============>
+//!     hangs up -------------------------------->  the process ends: the next client
+//! ```
+//!
+//! Whatever a client does, the next one finds a server. The clocks of the hosts are not compared:
+//! times are those of the client, and counts are made at the receiver.
+
+use crate::environment::Environment;
+use crate::error::PerfError;
+use crate::exchange::Exchange;
+use crate::pair::{Process, play, prioritize, with_priority};
+use crate::plan::{EndRole, MeasurementOutcome, Plan, ProgramSockets};
+use rustix::net::sockopt;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::io;
+use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::os::fd::{AsFd, OwnedFd};
+use std::process::{Child, Stdio};
+use std::time::Duration;
+
+/// Of the server.
+pub const PORT: u16 = 7_091;
+/// Counts changes of what the ends say to each other.
+const PROTOCOL: u32 = 1;
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// A host that has vanished is noticed after three of these.
+const PROBE_INTERVAL: Duration = Duration::from_secs(5);
+
+/// What the ends know of each other before a measurement.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Hello {
+    program: String,
+    version: String,
+    protocol: u32,
+    environment: Environment,
+}
+
+impl Hello {
+    fn of(fifo: Option<u8>) -> Self {
+        Self {
+            program: "pollux-perf".into(),
+            version: env!("CARGO_PKG_VERSION").into(),
+            protocol: PROTOCOL,
+            environment: Environment::now(fifo),
+        }
+    }
+
+    fn check(self) -> Result<Environment, PerfError> {
+        let Self { program, version, protocol, environment } = self;
+        match (program.as_str(), protocol) {
+            ("pollux-perf", PROTOCOL) => Ok(environment),
+            ("pollux-perf", other) => Err(PerfError::OtherEnd(format!(
+                "it is pollux-perf {version} and speaks version {other}, we {PROTOCOL}: run the \
+                 same version on both hosts"
+            ))),
+            _ => Err(PerfError::OtherEnd(format!("it is {program}, not pollux-perf"))),
+        }
+    }
+}
+
+/// The settings of a server.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ServeConfig {
+    /// The device of the server's end; without it, only the kernel's sockets are measured.
+    pub device: Option<String>,
+    pub core: usize,
+    pub fifo: Option<u8>,
+}
+
+/// Serves clients in turn, for ever. `report` gets what went wrong.
+pub fn serve(listener: &TcpListener, config: &ServeConfig, mut report: impl FnMut(&str)) {
+    loop {
+        let served = listener.accept().map_err(PerfError::from).and_then(|(stream, _)| {
+            let mut server = Process(start(stream, config)?);
+            Ok(server.0.wait()?)
+        });
+        if let Err(error) = served {
+            report(&format!("a client was not served: {error}"));
+        }
+    }
+}
+
+/// Starts a process for a client. It reports what it does.
+fn start(stream: TcpStream, config: &ServeConfig) -> Result<Child, PerfError> {
+    let program = std::env::current_exe()?;
+    let mut command = with_priority(config.fifo, &program.display().to_string());
+    command.arg("serve-one").arg(serde_json::to_string(config).map_err(io::Error::from)?);
+    Ok(command.stdin(Stdio::from(OwnedFd::from(stream))).spawn()?)
+}
+
+/// Plays the server for the client at the standard input; returns what was measured.
+pub fn serve_one(config: &str) -> Result<String, PerfError> {
+    let config: ServeConfig =
+        serde_json::from_str(config).map_err(|error| PerfError::Plan(error.to_string()))?;
+    let stream = TcpStream::from(io::stdin().as_fd().try_clone_to_owned()?);
+    prepare(&stream)?;
+    let (here, from) = (stream.local_addr()?, stream.peer_addr()?);
+    let about = |what: &dyn fmt::Display| format!("{from}: {what}");
+    let mut exchange = Exchange::new(stream)?;
+    let mut play_for = || {
+        exchange.swap(&Hello::of(config.fifo))?.check()?;
+        let plan = plan_here(exchange.receive()?, &config, here);
+        exchange.send(&plan.as_ref().map(drop).map_err(PerfError::to_string))?;
+        let plan = plan?;
+        play(&plan, EndRole::Server, &mut exchange).map(|_| plan)
+    };
+    match play_for() {
+        Ok(plan) => Ok(about(&plan)),
+        Err(error) => Err(PerfError::Local(about(&error))),
+    }
+}
+
+/// The plan of a client, with what this host decides.
+fn plan_here(plan: Plan, config: &ServeConfig, here: SocketAddr) -> Result<Plan, PerfError> {
+    plan.check()?;
+    let device = match (&config.device, plan.program) {
+        (_, Some(ProgramSockets::Kernel)) => String::new(),
+        (Some(device), _) => device.clone(),
+        (None, _) => {
+            let why = "the server was started without --device: it measures --sockets kernel only";
+            return Err(PerfError::Plan(why.into()));
+        }
+    };
+    let devices = Some([String::new(), device]);
+    let (fifo, cores, host) = (config.fifo, [config.core; 2], Some(here.ip()));
+    Ok(Plan { devices, fifo, cores, host, processes: true, ..plan })
+}
+
+/// Measures with the server of another host, from this thread; returns its environment, too. `plan`
+/// has the device of this end alone.
+pub fn measure(plan: &Plan, server: &str) -> Result<(MeasurementOutcome, Environment), PerfError> {
+    plan.check()?;
+    if plan.devices.is_none() && plan.program != Some(ProgramSockets::Kernel) {
+        let why = "--connect needs the --device of this end, but for --sockets kernel";
+        return Err(PerfError::Plan(why.into()));
+    }
+    plan.fifo.map_or(Ok(()), |fifo| prioritize(fifo, std::process::id().to_string()))?;
+    let mut exchange = Exchange::new(connect(server)?)?;
+    let environment = exchange.swap(&Hello::of(plan.fifo))?.check()?;
+    exchange.send(plan)?;
+    let answer: Result<(), String> = exchange.receive()?;
+    answer.map_err(PerfError::OtherEnd)?;
+    let outcome = play(plan, EndRole::Client, &mut exchange)?;
+    Ok((outcome.expect("a client has an outcome"), environment))
+}
+
+fn connect(server: &str) -> Result<TcpStream, PerfError> {
+    let is_with_port = server.parse::<SocketAddr>().is_ok() || server.matches(':').count() == 1;
+    let found = match is_with_port {
+        true => server.to_socket_addrs(),
+        false => (server, PORT).to_socket_addrs(),
+    };
+    let refuse = |error: io::Error| {
+        PerfError::OtherEnd(format!(
+            "{server}: {error}; on that host, run pollux-perf serve --listen ADDRESS"
+        ))
+    };
+    let mut last = io::Error::from(io::ErrorKind::NotFound);
+    for at in found.map_err(refuse)? {
+        match TcpStream::connect_timeout(&at, CONNECT_TIMEOUT) {
+            Ok(stream) => {
+                prepare(&stream)?;
+                return Ok(stream);
+            }
+            Err(error) => last = error,
+        }
+    }
+    Err(refuse(last))
+}
+
+/// Sends each line at once, and notices that the other host has vanished.
+fn prepare(stream: &TcpStream) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    sockopt::set_socket_keepalive(stream, true)?;
+    sockopt::set_tcp_keepidle(stream, PROBE_INTERVAL)?;
+    sockopt::set_tcp_keepintvl(stream, PROBE_INTERVAL)?;
+    sockopt::set_tcp_keepcnt(stream, 2)?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_version_is_named_with_a_remedy() {
+        let hello = Hello::of(None);
+        assert!(hello.clone().check().is_ok());
+        let error = Hello { protocol: 9, ..hello.clone() }.check().expect_err("it is another");
+        assert!(error.to_string().contains("run the same version on both hosts"), "{error}");
+        let error = Hello { program: "ssh".into(), ..hello }.check().expect_err("it is another");
+        assert!(error.to_string().contains("ssh, not pollux-perf"), "{error}");
+    }
+}
