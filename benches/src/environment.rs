@@ -58,6 +58,27 @@ impl Environment {
     }
 }
 
+impl Environment {
+    /// Names and values, for people.
+    pub fn rows(&self) -> Vec<(&'static str, String)> {
+        let kind = if self.is_virtual { "virtual" } else { "in hardware" };
+        let fifo = self.fifo.map_or("ordinary".into(), |fifo| format!("SCHED_FIFO {fifo}"));
+        let real_time = self.real_time_percent.map(|percent| format!("{percent} % of each second"));
+        vec![
+            ("processor", self.cpu.clone()),
+            ("cores", format!("{}, {kind}", self.cores)),
+            ("kernel", self.kernel.clone()),
+            ("clock", self.clock.clone()),
+            ("governor", self.governor.clone()),
+            ("isolated cores", self.isolated.clone()),
+            ("huge pages", self.huge_pages.clone()),
+            ("load before", self.load.clone()),
+            ("priority", fifo),
+            ("limit of real time", real_time.unwrap_or("none".into())),
+        ]
+    }
+}
+
 /// The part of a period; `None` without a limit, which is written as -1.
 fn percent(part: Option<u32>, period: Option<u32>) -> Option<u32> {
     let (part, period) = (part?, period?);

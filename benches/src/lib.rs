@@ -4,7 +4,8 @@
 //!
 //! 1. [`plan`]: the measurements; [`pair`]: the two ends of one, in threads or processes;
 //!    [`exchange`]: the control connection between them; [`remote`]: ends on two hosts; [`rounds`]:
-//!    several measurements of a plan, [`stored`]: as a file, [`mod@diff`]: what moved;
+//!    several measurements of a plan, [`campaign`]: of many plans from a file; [`stored`]: a run as
+//!    a file, [`mod@diff`]: what moved from one to another, [`report`]: as a page;
 //! 2. [`verbs`], [`sockets`]: the layers; [`programs`]: sockets at their defaults;
 //!    [`mod@echo`]: the engine without sockets; [`bring_up`]: a subnet from cables to active
 //!    ports; [`samples`]: histograms and rates;
@@ -60,6 +61,7 @@
 #![forbid(unsafe_code)]
 
 pub mod bring_up;
+pub mod campaign;
 pub mod compare;
 pub mod datagrams;
 pub mod diff;
@@ -77,8 +79,8 @@ pub mod pair;
 pub mod peers;
 pub mod plan;
 pub mod programs;
-
 pub mod remote;
+pub mod report;
 pub mod rfc2544;
 pub mod rounds;
 pub mod samples;

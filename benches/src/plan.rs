@@ -15,6 +15,7 @@ pub const MESSAGE_BYTES_MAX: u32 = 8 << 20;
 const UDP_BYTES_MAX: [u32; 2] = [65_520 - 28, 2_044 - 28];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum What {
     /// Half the round trip of one message at a time.
     Lat,
@@ -172,15 +173,25 @@ impl Plan {
     }
 }
 
+impl Plan {
+    /// What is measured, without the size of messages.
+    pub fn kind(&self) -> String {
+        let text = |value: &dyn fmt::Debug| format!("{value:?}").to_lowercase();
+        let [what, layer] = [text(&self.what), text(&self.layer)];
+        let by = match self.program {
+            Some(program) => format!("{what} of {layer}, {} sockets", text(&program)),
+            None => format!("{what} of {layer} over {}", text(&self.transport)),
+        };
+        let rate = self.per_second.map(|rate| format!(", {rate}/s")).unwrap_or_default();
+        let sleeps = if self.sleeps { ", server sleeps" } else { "" };
+        let ends = if self.processes { ", processes" } else { "" };
+        format!("{by}{rate}{sleeps}{ends}")
+    }
+}
+
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let text = |value: &dyn fmt::Debug| format!("{value:?}").to_lowercase();
-        write!(f, "{} of {}", text(&self.what), text(&self.layer))?;
-        match self.program {
-            Some(program) => write!(f, ", {} sockets", text(&program))?,
-            None => write!(f, " over {}", text(&self.transport))?,
-        }
-        write!(f, ", {} bytes", self.bytes)
+        write!(f, "{}, {} bytes", self.kind(), self.bytes)
     }
 }
 

@@ -5,40 +5,82 @@
 use crate::environment::Environment;
 use crate::error::PerfError;
 use crate::judgement::{Estimate, three_digits};
-use crate::pair::run;
+use crate::pair;
 use crate::plan::{Layer, MeasurementOutcome, Plan, What};
 use crate::remote;
 use crate::samples::Latency;
 use crate::stored::{StoredRow, StoredRun};
 use std::fmt;
+use std::time::{Duration, Instant};
 
-/// Measures with the other end on this machine, or with the server of another host. `report` gets
-/// the number of each round.
+/// Where a measurement is.
+#[derive(Clone, Debug)]
+pub struct RoundsProgress<'a> {
+    pub round: u16,
+    pub rounds: u16,
+    pub plan: &'a Plan,
+    /// The time that is left if the rest is as fast as what was measured.
+    pub left: Option<Duration>,
+}
+
+impl fmt::Display for RoundsProgress<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "round {} of {}: {}", self.round, self.rounds, self.plan)?;
+        match self.left.map(|left| left.as_secs()) {
+            Some(left) if left >= 60 => write!(f, ", {} min left", left.div_ceil(60)),
+            Some(left) => write!(f, ", {left} s left"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Measures with the other end on this machine, or with the server of another host. What `begun`
+/// has of the same plans is not measured again. `report` gets the progress before each measurement,
+/// and what was measured so far.
+#[expect(clippy::disallowed_methods, reason = "people want to know how long it takes")]
 pub fn measure(
     plans: Vec<Plan>,
     rounds: u16,
     server: Option<&str>,
-    mut report: impl FnMut(u16),
+    begun: Option<StoredRun>,
+    mut report: impl FnMut(&RoundsProgress<'_>, &StoredRun) -> Result<(), PerfError>,
 ) -> Result<StoredRun, PerfError> {
     let fifo = plans.first().and_then(|plan| plan.fifo);
-    let mut record = StoredRun::new(Environment::now(fifo), None);
-    let mut outcomes = vec![Vec::new(); plans.len()];
+    let mut run = StoredRun::new(Environment::now(fifo), None);
+    let of_before = |plan: &Plan| {
+        let rows = &begun.as_ref()?.rows;
+        Some(rows.iter().find(|row| row.plan == *plan)?.outcomes.clone())
+    };
+    let outcomes: Vec<_> = plans.iter().map(|plan| of_before(plan).unwrap_or_default()).collect();
+    let rows = plans.into_iter().zip(outcomes);
+    run.rows = rows.map(|(plan, outcomes)| StoredRow::new(plan, outcomes)).collect();
+    let missing = |run: &StoredRun| {
+        let missing =
+            run.rows.iter().map(|row| usize::from(rounds).saturating_sub(row.outcomes.len()));
+        missing.sum::<usize>() as u32
+    };
+    let (started, all) = (Instant::now(), missing(&run));
     for round in 1..=rounds {
-        report(round);
-        for (plan, outcomes) in plans.iter().zip(&mut outcomes) {
+        for nth in 0..run.rows.len() {
+            if run.rows[nth].outcomes.len() >= usize::from(round) {
+                continue;
+            }
+            let left = missing(&run);
+            let left = (all > left).then(|| started.elapsed() / (all - left) * left);
+            report(&RoundsProgress { round, rounds, plan: &run.rows[nth].plan, left }, &run)?;
+            let StoredRow { plan, mut outcomes, .. } = run.rows[nth].clone();
             outcomes.push(match server {
-                None => run(plan)?,
+                None => pair::run(&plan)?,
                 Some(host) => {
-                    let (outcome, environment) = remote::measure(plan, host)?;
-                    record.server_environment = Some(environment);
+                    let (outcome, environment) = remote::measure(&plan, host)?;
+                    run.server_environment = Some(environment);
                     outcome
                 }
             });
+            run.rows[nth] = StoredRow::new(plan, outcomes);
         }
     }
-    let rows = plans.into_iter().zip(outcomes);
-    record.rows = rows.map(|(plan, outcomes)| StoredRow::new(plan, outcomes)).collect();
-    Ok(record)
+    Ok(run)
 }
 
 impl fmt::Display for StoredRun {

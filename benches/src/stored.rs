@@ -4,11 +4,13 @@
 //! Other programs may read them: [`SCHEMA`] changes when a field does.
 
 use crate::environment::Environment;
+use crate::error::PerfError;
 use crate::judgement::Estimate;
 use crate::plan::{MeasurementOutcome, Plan, What};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::fs;
+use std::io;
 use std::path::Path;
 
 pub const SCHEMA: &str = "pollux-perf/1";
@@ -49,7 +51,7 @@ pub enum Better {
 #[derive(Debug, thiserror::Error)]
 pub enum StoredRunError {
     #[error("{path}: {error}")]
-    Unreadable { path: String, error: std::io::Error },
+    Unreadable { path: String, error: io::Error },
     #[error("{path}: it is no record of pollux-perf ({error}): write one with --json > {path}")]
     Malformed { path: String, error: serde_json::Error },
     #[error("{path}: it has the schema {schema:?}, and this program reads {SCHEMA:?}")]
@@ -72,6 +74,16 @@ impl StoredRun {
             return Err(StoredRunError::OtherSchema { path: name, schema });
         }
         serde_json::from_str(&text).map_err(|error| StoredRunError::Malformed { path: name, error })
+    }
+}
+
+impl StoredRun {
+    /// A reader never finds half a run.
+    pub fn write(&self, path: &Path) -> Result<(), PerfError> {
+        let text = serde_json::to_string_pretty(self).map_err(io::Error::from)?;
+        let beside = path.with_extension("json.new");
+        let written = fs::write(&beside, text).and_then(|()| fs::rename(&beside, path));
+        written.map_err(|error| PerfError::Local(format!("{}: {error}", path.display())))
     }
 }
 

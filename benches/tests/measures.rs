@@ -251,3 +251,34 @@ fn a_run_has_not_moved_from_itself_and_a_slowed_one_is_named() {
     assert!(is_fine && text.starts_with("better: lat of tcp"), "{text}");
     std::fs::remove_dir_all(folder).expect("it is removed");
 }
+
+#[test]
+fn a_campaign_goes_on_where_it_was_interrupted() {
+    let folder = std::env::temp_dir().join(format!("pollux-campaign-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let [file, into] = ["campaign.toml", "run.json"].map(|name| folder.join(name));
+    let campaign = |rounds: u32, sizes: &str| {
+        let text = format!(
+            "rounds = {rounds}\nduration = 0.01\ncores = [0, 0]\n[[measure]]\nwhat = [\"lat\"]\n\
+             layer = [\"tcp\"]\nsockets = [\"kernel\"]\nsize = {sizes}\n"
+        );
+        std::fs::write(&file, text).expect("it is written");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_pollux-perf"));
+        let output = command.arg("campaign").arg(&file).arg("--into").arg(&into).output();
+        let output = output.expect("it runs");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{said}");
+        let run = std::fs::read(&into).expect("it is written");
+        let run: Value = serde_json::from_slice(&run).expect("it is JSON");
+        (run["rows"].clone(), said.lines().count())
+    };
+    let (first, measured) = campaign(1, "[64]");
+    assert_eq!(measured, 1);
+    // Another round, and another size.
+    let (second, measured) = campaign(2, "[64, 100]");
+    assert_eq!(measured, 3);
+    assert_eq!(second[0]["outcomes"][0], first[0]["outcomes"][0]);
+    let rounds = |row: usize| second[row]["figures"].as_array().map(Vec::len);
+    assert_eq!([rounds(0), rounds(1)], [Some(2); 2], "{second}");
+    std::fs::remove_dir_all(folder).expect("it is removed");
+}

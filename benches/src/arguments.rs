@@ -1,0 +1,276 @@
+//! The arguments of the command.
+
+use clap::{Args, Parser, Subcommand};
+use pollux_perf::plan::{Layer, MeasuredTransport, ProgramSockets};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Measure Pollux, and compare it with other programs on the same cores.
+#[derive(Parser)]
+#[command(name = "pollux-perf", version)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    pub(crate) command: Action,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum Action {
+    /// Measure latency: half the round trip of one message at a time.
+    Lat(Measure),
+    /// Measure one-way throughput in bytes.
+    Bw(Measure),
+    /// Measure the one-way message rate.
+    Rate(Measure),
+    /// Measure connections opened and closed per second; with verbs, queue pairs of the client,
+    /// without a packet.
+    Connect(Measure),
+    /// Compare every row that has a budget with other programs.
+    Compare(Compare),
+    /// Measure what a storm of management costs: UDP latency of a worker on the first core, with
+    /// and without CM requests and readers of tables on the second
+    Isolation(IsolationArguments),
+    /// Measure two workers on two cores against one: echo, and round trips of UDP
+    Scaling(ScalingArguments),
+    /// Measure forwarding between two null ports on one core
+    Forward(ForwardArguments),
+    /// Measure all that a file lists, and store it. A campaign that was interrupted goes on
+    Campaign(CampaignArguments),
+    /// Say what moved from one stored run to another; fails if a row is worse
+    Diff(Diff),
+    /// Print a stored run as a page of HTML
+    Report {
+        /// A file that lat, bw, rate or connect wrote with --json
+        run: PathBuf,
+    },
+    /// Be the other end for pollux-perf on other hosts, which measure with --connect
+    Serve(Serve),
+    /// Run one end of a measurement as a process.
+    #[command(hide = true)]
+    Part { plan: String },
+    /// Serve the client at the standard input.
+    #[command(hide = true)]
+    ServeOne { config: String },
+    /// Print the bytes that an idle RC queue pair costs.
+    #[command(hide = true)]
+    IdleMemory,
+}
+
+/// The options of one measurement.
+#[derive(Args)]
+pub(crate) struct Measure {
+    /// Layer to measure: verbs, udp or tcp
+    #[arg(long, value_enum, default_value = "verbs")]
+    pub(crate) layer: Layer,
+    /// Transport service: rc, uc or ud
+    #[arg(long, value_enum, default_value = "rc")]
+    pub(crate) transport: MeasuredTransport,
+    /// Message size in bytes, or `sweep` for sizes from 1 byte to the maximum
+    #[arg(long, value_name = "N|sweep", default_value = "64")]
+    pub(crate) size: String,
+    /// Device of the client: soft:PATH@NODE[:PORT] or mlx5_0[:PORT]; by default both ends use a
+    /// software fabric of this process
+    #[arg(long, requires = "other_end")]
+    pub(crate) device: Option<String>,
+    /// Device of the server, on the same machine
+    #[arg(long, requires = "device", group = "other_end")]
+    pub(crate) peer: Option<String>,
+    /// Host of the server, where `pollux-perf serve` runs, with its port if that is not 7091. The
+    /// server has chosen its device, core and priority
+    #[arg(long, value_name = "HOST[:PORT]", group = "other_end", conflicts_with = "processes")]
+    pub(crate) connect: Option<String>,
+    /// Duration of each round in seconds, after the warm-up
+    #[arg(long, value_parser = seconds, default_value = "0.5")]
+    pub(crate) duration: Duration,
+    /// Rounds: what counts is their median, with an interval at 95 % from six rounds on
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(default_value = "7")]
+    pub(crate) rounds: u16,
+    /// Send at a fixed rate of N messages/s; latency counts from the scheduled send time
+    #[arg(long, value_name = "N")]
+    pub(crate) rate: Option<u32>,
+    /// Let the server sleep between messages, in blocking calls: with --rate 100, what it costs to
+    /// wake it
+    #[arg(long)]
+    pub(crate) sleep: bool,
+    /// Measure a program that makes blocking calls on sockets at their defaults: inline or pinned
+    /// ones, or the kernel's over loopback. With connect, each connection carries --size bytes each
+    /// way
+    #[arg(long, value_enum)]
+    pub(crate) sockets: Option<ProgramSockets>,
+    /// Run client and server as processes instead of threads
+    #[arg(long)]
+    pub(crate) processes: bool,
+    #[command(flatten)]
+    pub(crate) place: Place,
+}
+
+/// Cores, priority and output format.
+#[derive(Args)]
+pub(crate) struct Place {
+    /// Cores to pin client and server to
+    #[arg(long, value_parser = cores, default_value = "0,1")]
+    pub(crate) cores: [usize; 2],
+    /// Real-time priority (SCHED_FIFO) of both ends; needs root
+    #[arg(long, value_name = "1-98", value_parser = clap::value_parser!(u8).range(1..=98))]
+    pub(crate) fifo: Option<u8>,
+    /// Print machine-readable JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// The options of `campaign`.
+#[derive(Args)]
+pub(crate) struct CampaignArguments {
+    /// A file of TOML with tables [[measure]]
+    pub(crate) file: PathBuf,
+    /// The run, for diff and report: written after each measurement
+    #[arg(long, value_name = "RUN.json")]
+    pub(crate) into: PathBuf,
+}
+
+/// The options of `diff`.
+#[derive(Args)]
+pub(crate) struct Diff {
+    /// The run before: a file that lat, bw, rate or connect wrote with --json
+    pub(crate) before: PathBuf,
+    /// The run after
+    pub(crate) after: PathBuf,
+    /// Changes of less than so many percent do not count
+    #[arg(long, value_name = "PERCENT", default_value = "2")]
+    pub(crate) least: f64,
+    /// Print machine-readable JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// The options of `serve`.
+#[derive(Args)]
+pub(crate) struct Serve {
+    /// Device of this end; without one, only --sockets kernel can be measured
+    #[arg(long)]
+    pub(crate) device: Option<String>,
+    /// Address and port to listen at: by default this machine alone reaches it
+    #[arg(long, value_name = "ADDRESS[:PORT]", default_value = "127.0.0.1")]
+    pub(crate) listen: String,
+    /// Core to pin each measurement to
+    #[arg(long, default_value = "1")]
+    pub(crate) core: usize,
+    /// Real-time priority (SCHED_FIFO) of measurements; needs root
+    #[arg(long, value_name = "1-98", value_parser = clap::value_parser!(u8).range(1..=98))]
+    pub(crate) fifo: Option<u8>,
+}
+
+/// The options of `isolation`.
+#[derive(Args)]
+pub(crate) struct IsolationArguments {
+    /// CM requests per second
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    #[arg(default_value = "20000")]
+    pub(crate) rate: u32,
+    /// Rounds of measurements, each without and with the storm
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(default_value = "7")]
+    pub(crate) rounds: u16,
+    /// Duration of each measurement in seconds
+    #[arg(long, value_parser = seconds, default_value = "1")]
+    pub(crate) duration: Duration,
+    /// Core of the worker, and core of everything else
+    #[arg(long, value_parser = cores, default_value = "0,1")]
+    pub(crate) cores: [usize; 2],
+    /// Real-time priority (SCHED_FIFO) of the worker alone; needs root
+    #[arg(long, value_name = "1-98", value_parser = clap::value_parser!(u8).range(1..=98))]
+    pub(crate) fifo: Option<u8>,
+    /// Print machine-readable JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// The options of `scaling`.
+#[derive(Args)]
+pub(crate) struct ScalingArguments {
+    /// Rounds of measurements, each of one worker and of two
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(default_value = "7")]
+    pub(crate) rounds: u16,
+    /// Duration of each measurement in seconds
+    #[arg(long, value_parser = seconds, default_value = "1")]
+    pub(crate) duration: Duration,
+    /// Cores of the workers; one worker has the first
+    #[arg(long, value_parser = cores, default_value = "0,1")]
+    pub(crate) cores: [usize; 2],
+    /// Print machine-readable JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// The options of `forward`.
+#[derive(Args)]
+pub(crate) struct ForwardArguments {
+    /// Routes in the FIB, several numbers with commas between them
+    #[arg(
+        long,
+        value_name = "N,...",
+        value_delimiter = ',',
+        default_value = "1,1000,100000,1000000"
+    )]
+    pub(crate) routes: Vec<usize>,
+    /// Destinations of the packets of each port; by default a million, or one with one route, and
+    /// with --rfc2544 as many as routes
+    #[arg(long, value_name = "N")]
+    pub(crate) flows: Option<usize>,
+    /// Lengths of the packets in bytes, headers included, with commas between them
+    #[arg(long, value_name = "BYTES,...", value_delimiter = ',', default_value = "64")]
+    #[arg(value_parser = clap::value_parser!(u16).range(40..=2048))]
+    pub(crate) size: Vec<u16>,
+    /// Measure as RFC 2544 does: throughput without loss, latency under load, back-to-back packets
+    /// and recovery
+    #[arg(long, conflicts_with = "rounds")]
+    pub(crate) rfc2544: bool,
+    /// Packets that can wait at each port
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(64..=1_000_000))]
+    #[arg(default_value = "1024", requires = "rfc2544")]
+    pub(crate) queue: u32,
+    /// Packets of IPv6 instead of IPv4
+    #[arg(long)]
+    pub(crate) ipv6: bool,
+    /// Rounds of measurements
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(default_value = "5")]
+    pub(crate) rounds: u16,
+    /// Duration of each measurement in seconds
+    #[arg(long, value_parser = seconds, default_value = "1")]
+    pub(crate) duration: Duration,
+    /// Core of the worker
+    #[arg(long, default_value = "1")]
+    pub(crate) core: usize,
+    /// Print machine-readable JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// The options of a comparison.
+#[derive(Args)]
+pub(crate) struct Compare {
+    /// Finish within two minutes: three pairs of 0.3 s, which decide nothing, instead of seven
+    /// pairs of 1 s
+    #[arg(long)]
+    pub(crate) quick: bool,
+    /// Fail if any peer program gives no figure
+    #[arg(long)]
+    pub(crate) all_peers: bool,
+    #[command(flatten)]
+    pub(crate) place: Place,
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds = text.trim_end_matches('s').parse::<f64>().map_err(|error| error.to_string())?;
+    let duration = Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())?;
+    let is_sensible = (Duration::from_millis(1)..=Duration::from_secs(3600)).contains(&duration);
+    is_sensible.then_some(duration).ok_or("write 0.001 to 3600 seconds".into())
+}
+
+fn cores(text: &str) -> Result<[usize; 2], String> {
+    let parts = text.split_once(',').ok_or("write two cores, such as 0,1")?;
+    let core = |text: &str| text.parse().map_err(|_| format!("{text:?} is not a core number"));
+    Ok([core(parts.0)?, core(parts.1)?])
+}

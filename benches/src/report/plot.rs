@@ -1,0 +1,286 @@
+//! Plots as SVG: axes, lines, dots and bands. Colors are classes, which the page defines; the
+//! caption is HTML, which breaks where it has to.
+
+use crate::judgement::three_digits;
+use std::fmt::{self, Write};
+
+/// Small, so that its text is readable on a narrow screen, where a plot is as wide as the page.
+const WIDTH: f64 = 420.0;
+const HEIGHT: f64 = 252.0;
+/// Of the area of the data: left, top, right, bottom.
+const AREA: [f64; 4] = [62.0, 20.0, 408.0, 208.0];
+/// Of the range of the data, that is left free beside it.
+const MARGIN: f64 = 0.06;
+
+pub struct Plot {
+    pub title: String,
+    pub x: Axis,
+    pub y: Axis,
+    pub marks: Vec<Mark>,
+}
+
+pub struct Axis {
+    pub label: String,
+    pub is_log: bool,
+    /// Positions and their texts; without any, they are chosen.
+    pub ticks: Vec<(f64, String)>,
+}
+
+pub enum Mark {
+    /// Through points, strong or thin.
+    Line { points: Vec<(f64, f64)>, is_strong: bool },
+    /// A dot with its text for the pointer, and an interval of y.
+    Dot { at: (f64, f64), interval: Option<[f64; 2]>, text: String },
+    /// All x between two y.
+    Band { between: [f64; 2] },
+}
+
+impl Mark {
+    fn xs(&self) -> Vec<f64> {
+        match self {
+            Self::Line { points, .. } => points.iter().map(|point| point.0).collect(),
+            Self::Dot { at, .. } => vec![at.0],
+            Self::Band { .. } => Vec::new(),
+        }
+    }
+
+    fn ys(&self) -> Vec<f64> {
+        match self {
+            Self::Line { points, .. } => points.iter().map(|point| point.1).collect(),
+            Self::Dot { at, interval, .. } => {
+                interval.iter().flatten().copied().chain([at.1]).collect()
+            }
+            Self::Band { between } => between.to_vec(),
+        }
+    }
+}
+
+/// From values to positions.
+struct Scale {
+    is_log: bool,
+    least: f64,
+    most: f64,
+    from: f64,
+    to: f64,
+}
+
+impl Scale {
+    fn of(axis: &Axis, values: &[f64], [from, to]: [f64; 2]) -> Self {
+        let position = |value: &f64| if axis.is_log { value.max(1e-12).log10() } else { *value };
+        let ends = values.iter().chain(axis.ticks.iter().map(|(at, _)| at)).map(position);
+        let (least, most) = ends.fold((f64::INFINITY, f64::NEG_INFINITY), |(least, most), one| {
+            (least.min(one), most.max(one))
+        });
+        let free = if most > least { (most - least) * MARGIN } else { most.abs().max(1.0) * 0.5 };
+        Self { is_log: axis.is_log, least: least - free, most: most + free, from, to }
+    }
+
+    fn at(&self, value: f64) -> f64 {
+        let value = if self.is_log { value.max(1e-12).log10() } else { value };
+        let part = (value - self.least) / (self.most - self.least);
+        self.from + part * (self.to - self.from)
+    }
+
+    /// Round values within the range, a few.
+    fn ticks(&self) -> Vec<(f64, String)> {
+        let values: Vec<f64> = if self.is_log {
+            let decades = self.most - self.least;
+            let within = if decades > 2.5 { &[1.0][..] } else { &[1.0, 2.0, 5.0] };
+            let exponents = self.least.floor() as i32..=self.most.ceil() as i32;
+            exponents
+                .flat_map(|exponent| within.iter().map(move |one| one * 10f64.powi(exponent)))
+                .collect()
+        } else {
+            let step = round_step((self.most - self.least) / 4.0);
+            let first = (self.least / step).ceil() as i64;
+            let last = (self.most / step).floor() as i64;
+            (first..=last).map(|nth| nth as f64 * step).collect()
+        };
+        let is_within = |value: &f64| {
+            let position = if self.is_log { value.log10() } else { *value };
+            self.least <= position && position <= self.most
+        };
+        values.into_iter().filter(is_within).map(|value| (value, short(value))).collect()
+    }
+}
+
+/// 1, 2 or 5 times a power of ten, not below a step.
+fn round_step(step: f64) -> f64 {
+    let power = 10f64.powf(step.log10().floor());
+    let factors = [1.0, 2.0, 5.0, 10.0];
+    factors.map(|factor| factor * power).into_iter().find(|one| *one >= step).unwrap_or(power)
+}
+
+/// A number for an axis: 1500000 is 1.5 M.
+fn short(value: f64) -> String {
+    let (value, unit) = match value.abs() {
+        large if large >= 1e9 => (value * 1e-9, " G"),
+        large if large >= 1e6 => (value * 1e-6, " M"),
+        large if large >= 1e4 => (value * 1e-3, " k"),
+        _ => (value, ""),
+    };
+    let text = if value.abs() >= 100.0 { format!("{value:.0}") } else { three_digits(value) };
+    let text = match text.contains('.') {
+        true => text.trim_end_matches('0').trim_end_matches('.').to_string(),
+        false => text,
+    };
+    text + unit
+}
+
+/// Text within elements.
+pub fn escape(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
+
+impl fmt::Display for Plot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [left, top, right, bottom] = AREA;
+        let xs: Vec<_> = self.marks.iter().flat_map(Mark::xs).collect();
+        let ys: Vec<_> = self.marks.iter().flat_map(Mark::ys).collect();
+        let x = Scale::of(&self.x, &xs, [left, right]);
+        let y = Scale::of(&self.y, &ys, [bottom, top]);
+        let title = escape(&self.title);
+        writeln!(
+            f,
+            "<figure><figcaption>{title}</figcaption>\n\
+             <svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"{title}\">"
+        )?;
+        self.axes(f, &x, &y)?;
+        for mark in &self.marks {
+            match mark {
+                Mark::Band { between: [least, most] } => {
+                    let (high, low) = (y.at(*most), y.at(*least));
+                    writeln!(
+                        f,
+                        "<rect class=\"band\" x=\"{left}\" y=\"{high:.1}\" width=\"{:.1}\" \
+                         height=\"{:.1}\"/>",
+                        right - left,
+                        (low - high).max(1.0)
+                    )?;
+                }
+                Mark::Line { points, is_strong } => {
+                    let class = if *is_strong { "strong" } else { "thin" };
+                    let points = points.iter().fold(String::new(), |mut all, point| {
+                        let _ = write!(all, "{:.1},{:.1} ", x.at(point.0), y.at(point.1));
+                        all
+                    });
+                    writeln!(f, "<polyline class=\"{class}\" points=\"{}\"/>", points.trim_end())?;
+                }
+                Mark::Dot { at, interval, text } => {
+                    let (across, down) = (x.at(at.0), y.at(at.1));
+                    if let Some([least, most]) = interval {
+                        writeln!(
+                            f,
+                            "<line class=\"interval\" x1=\"{across:.1}\" x2=\"{across:.1}\" \
+                             y1=\"{:.1}\" y2=\"{:.1}\"/>",
+                            y.at(*least),
+                            y.at(*most)
+                        )?;
+                    }
+                    writeln!(
+                        f,
+                        "<circle cx=\"{across:.1}\" cy=\"{down:.1}\" r=\"3.5\"><title>{}</title>\
+                         </circle>",
+                        escape(text)
+                    )?;
+                }
+            }
+        }
+        writeln!(f, "</svg></figure>")
+    }
+}
+
+impl Plot {
+    fn axes(&self, f: &mut fmt::Formatter<'_>, x: &Scale, y: &Scale) -> fmt::Result {
+        let [left, top, right, bottom] = AREA;
+        let chosen = |axis: &Axis, scale: &Scale| match axis.ticks.is_empty() {
+            true => scale.ticks(),
+            false => axis.ticks.clone(),
+        };
+        for (value, text) in chosen(&self.y, y) {
+            let down = y.at(value);
+            writeln!(
+                f,
+                "<line class=\"grid\" x1=\"{left}\" x2=\"{right}\" y1=\"{down:.1}\" \
+                 y2=\"{down:.1}\"/><text class=\"y\" x=\"{}\" y=\"{:.1}\">{}</text>",
+                left - 6.0,
+                down + 4.0,
+                escape(&text)
+            )?;
+        }
+        for (value, text) in chosen(&self.x, x) {
+            let across = x.at(value);
+            writeln!(
+                f,
+                "<line class=\"grid\" x1=\"{across:.1}\" x2=\"{across:.1}\" y1=\"{top}\" \
+                 y2=\"{bottom}\"/><text class=\"x\" x=\"{across:.1}\" y=\"{}\">{}</text>",
+                bottom + 16.0,
+                escape(&text)
+            )?;
+        }
+        writeln!(
+            f,
+            "<text class=\"x\" x=\"{}\" y=\"{}\">{}</text>\
+             <text x=\"4\" y=\"{}\">{}</text>",
+            f64::midpoint(left, right),
+            bottom + 36.0,
+            escape(&self.x.label),
+            top - 8.0,
+            escape(&self.y.label)
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn axis(is_log: bool) -> Axis {
+        Axis { label: "ns".into(), is_log, ticks: Vec::new() }
+    }
+
+    #[test]
+    fn ticks_are_round_and_within_the_range() {
+        let texts = |is_log, values: &[f64]| {
+            let scale = Scale::of(&axis(is_log), values, [0.0, 100.0]);
+            let ticks = scale.ticks();
+            assert!(ticks.iter().all(|(value, _)| (0.0..=100.0).contains(&scale.at(*value))));
+            ticks.into_iter().map(|(_, text)| text).collect::<Vec<_>>()
+        };
+        assert_eq!(texts(false, &[1.0, 7.0]), ["2", "4", "6"]);
+        let decades = ["1", "10", "100", "1000", "10 k", "100 k", "1 M"];
+        assert_eq!(texts(true, &[1.0, 1e6]), decades);
+        assert_eq!(texts(true, &[10.0, 100.0]), ["10", "20", "50", "100"]);
+    }
+
+    #[test]
+    fn values_are_placed_in_proportion() {
+        let scale = Scale::of(&axis(true), &[1.0, 100.0], [0.0, 100.0]);
+        assert!((scale.at(10.0) - 50.0).abs() < 1e-9);
+        let same = Scale::of(&axis(false), &[5.0, 5.0], [0.0, 100.0]);
+        assert!((same.at(5.0) - 50.0).abs() < 1e-9, "a range of one value");
+    }
+
+    #[test]
+    fn marks_are_elements_and_texts_are_escaped() {
+        let marks = vec![
+            Mark::Band { between: [1.0, 2.0] },
+            Mark::Line { points: vec![(1.0, 1.0), (2.0, 2.0)], is_strong: true },
+            Mark::Dot { at: (1.0, 1.5), interval: Some([1.0, 2.0]), text: "<a>".into() },
+        ];
+        let plot = Plot { title: "a < b".into(), x: axis(false), y: axis(false), marks };
+        let svg = plot.to_string();
+        for element in
+            ["<rect", "<polyline", "<circle", "class=\"interval\"", "a &lt; b", "&lt;a&gt;"]
+        {
+            assert!(svg.contains(element), "{element}: {svg}");
+        }
+        assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
+    }
+
+    #[test]
+    fn numbers_of_axes_are_short() {
+        let texts = [0.0, 0.5, 20.0, 1500.0, 20_000.0, 1.5e6, 2e9].map(short);
+        assert_eq!(texts, ["0", "0.5", "20", "1500", "20 k", "1.5 M", "2 G"]);
+    }
+}
