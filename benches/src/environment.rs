@@ -59,6 +59,12 @@ impl Environment {
 }
 
 impl Environment {
+    /// Whether both are of one machine, as far as figures depend on it.
+    pub fn is_of_machine(&self, other: &Self) -> bool {
+        let of = |it: &Self| (it.cpu.clone(), it.cores, it.kernel.clone(), it.clock.clone());
+        of(self) == of(other)
+    }
+
     /// Names and values, for people.
     pub fn rows(&self) -> Vec<(&'static str, String)> {
         let kind = if self.is_virtual { "virtual" } else { "in hardware" };

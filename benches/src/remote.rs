@@ -10,14 +10,16 @@
 //!     hangs up -------------------------------->  the process ends: the next client
 //! ```
 //!
-//! Whatever a client does, the next one finds a server. The clocks of the hosts are not compared:
-//! times are those of the client, and counts are made at the receiver.
+//! Whatever a client does, the next one finds a server: the process for a client that hangs up ends
+//! soon, even if it waits for a connection that will not come. The clocks of the hosts are not
+//! compared: times are those of the client, and counts are made at the receiver.
 
 use crate::environment::Environment;
 use crate::error::PerfError;
 use crate::exchange::Exchange;
 use crate::pair::{Process, play, prioritize, with_priority};
 use crate::plan::{EndRole, MeasurementOutcome, Plan, ProgramSockets};
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::sockopt;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -32,6 +34,8 @@ pub const PORT: u16 = 7_091;
 /// Counts changes of what the ends say to each other.
 const PROTOCOL: u32 = 1;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// From the end of a client to that of its process here, if that does not end by itself.
+const GRACE: Duration = Duration::from_secs(1);
 /// A host that has vanished is noticed after three of these.
 const PROBE_INTERVAL: Duration = Duration::from_secs(5);
 
@@ -103,6 +107,8 @@ pub fn serve_one(config: &str) -> Result<String, PerfError> {
         serde_json::from_str(config).map_err(|error| PerfError::Plan(error.to_string()))?;
     let stream = TcpStream::from(io::stdin().as_fd().try_clone_to_owned()?);
     prepare(&stream)?;
+    let client = stream.try_clone()?;
+    std::thread::spawn(move || end_with(&client));
     let (here, from) = (stream.local_addr()?, stream.peer_addr()?);
     let about = |what: &dyn fmt::Display| format!("{from}: {what}");
     let mut exchange = Exchange::new(stream)?;
@@ -117,6 +123,16 @@ pub fn serve_one(config: &str) -> Result<String, PerfError> {
         Ok(plan) => Ok(about(&plan)),
         Err(error) => Err(PerfError::Local(about(&error))),
     }
+}
+
+/// Ends this process after the client has hung up.
+#[expect(clippy::disallowed_methods, reason = "what still waits has failed")]
+fn end_with(client: &TcpStream) {
+    let mut hang_up = [PollFd::new(client, PollFlags::RDHUP)];
+    while !matches!(poll(&mut hang_up, None), Ok(1)) {}
+    std::thread::sleep(GRACE);
+    eprintln!("pollux-perf: the client has hung up in the middle");
+    std::process::exit(1);
 }
 
 /// The plan of a client, with what this host decides.
@@ -145,7 +161,10 @@ pub fn measure(plan: &Plan, server: &str) -> Result<(MeasurementOutcome, Environ
     }
     plan.fifo.map_or(Ok(()), |fifo| prioritize(fifo, std::process::id().to_string()))?;
     let mut exchange = Exchange::new(connect(server)?)?;
-    let environment = exchange.swap(&Hello::of(plan.fifo))?.check()?;
+    let hello = exchange.swap(&Hello::of(plan.fifo)).map_err(|error| {
+        PerfError::OtherEnd(format!("{server}: {error}; it may be serving another client"))
+    });
+    let environment = hello?.check()?;
     exchange.send(plan)?;
     let answer: Result<(), String> = exchange.receive()?;
     answer.map_err(PerfError::OtherEnd)?;

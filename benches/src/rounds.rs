@@ -46,14 +46,18 @@ pub fn measure(
     mut report: impl FnMut(&RoundsProgress<'_>, &StoredRun) -> Result<(), PerfError>,
 ) -> Result<StoredRun, PerfError> {
     let fifo = plans.first().and_then(|plan| plan.fifo);
-    let mut run = StoredRun::new(Environment::now(fifo), None);
-    let of_before = |plan: &Plan| {
-        let rows = &begun.as_ref()?.rows;
-        Some(rows.iter().find(|row| row.plan == *plan)?.outcomes.clone())
+    let here = Environment::now(fifo);
+    let mut run = begun.unwrap_or_else(|| StoredRun::new(here.clone(), None));
+    if !run.environment.is_of_machine(&here) {
+        let why = "it was begun on another machine or kernel: begin a new one";
+        return Err(PerfError::Plan(why.into()));
+    }
+    let before = std::mem::take(&mut run.rows);
+    let row = |plan: Plan| {
+        let row = before.iter().find(|row| row.plan == plan).cloned();
+        row.unwrap_or_else(|| StoredRow::new(plan, Vec::new()))
     };
-    let outcomes: Vec<_> = plans.iter().map(|plan| of_before(plan).unwrap_or_default()).collect();
-    let rows = plans.into_iter().zip(outcomes);
-    run.rows = rows.map(|(plan, outcomes)| StoredRow::new(plan, outcomes)).collect();
+    run.rows = plans.into_iter().map(row).collect();
     let missing = |run: &StoredRun| {
         let missing =
             run.rows.iter().map(|row| usize::from(rounds).saturating_sub(row.outcomes.len()));

@@ -75,9 +75,7 @@ impl StoredRun {
         }
         serde_json::from_str(&text).map_err(|error| StoredRunError::Malformed { path: name, error })
     }
-}
 
-impl StoredRun {
     /// A reader never finds half a run.
     pub fn write(&self, path: &Path) -> Result<(), PerfError> {
         let text = serde_json::to_string_pretty(self).map_err(io::Error::from)?;

@@ -280,5 +280,14 @@ fn a_campaign_goes_on_where_it_was_interrupted() {
     assert_eq!(second[0]["outcomes"][0], first[0]["outcomes"][0]);
     let rounds = |row: usize| second[row]["figures"].as_array().map(Vec::len);
     assert_eq!([rounds(0), rounds(1)], [Some(2); 2], "{second}");
+    // Figures of two machines are no run.
+    let text = std::fs::read_to_string(&into).expect("it is there");
+    let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").expect("it is there");
+    let kernel = format!("{:?}", kernel.trim());
+    std::fs::write(&into, text.replace(&kernel, "\"another\"")).expect("it is written");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_pollux-perf"));
+    let output = command.arg("campaign").arg(&file).arg("--into").arg(&into).output();
+    let said = output.expect("it runs").stderr;
+    assert!(String::from_utf8_lossy(&said).contains("another machine or kernel"));
     std::fs::remove_dir_all(folder).expect("it is removed");
 }

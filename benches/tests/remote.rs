@@ -1,6 +1,7 @@
 //! The server for other hosts, by the commands.
 
 use pollux_node::fabric::Embedded;
+use pollux_perf::plan::{Layer, MeasuredTransport, Plan, ProgramSockets, What};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -74,6 +75,24 @@ fn a_server_survives_its_clients_and_serves_them_in_turn() {
         let both = [scope.spawn(measure), scope.spawn(measure)];
         assert!(both.map(|one| one.join().expect("it does not panic")).iter().all(|it| *it));
     });
+}
+
+/// It was to connect to the kernel's sockets of the server, which accept for ever.
+#[test]
+fn the_end_of_a_client_in_the_middle_is_the_end_of_its_measurement() {
+    let server = Server::start(&[]);
+    let mut stream = TcpStream::connect(&server.at).expect("it listens");
+    let mut lines = BufReader::new(stream.try_clone().expect("a socket")).lines();
+    let mut line = || lines.next().expect("it goes on").expect("a line");
+    let hello = line();
+    let program = Some(ProgramSockets::Kernel);
+    let plan = Plan::new(What::Connect, Layer::Tcp, MeasuredTransport::Rc, 64);
+    let plan = serde_json::to_string(&Plan { program, ..plan }).expect("it is JSON");
+    writeln!(stream, "{hello}\n{plan}").expect("it is sent");
+    assert_eq!(line(), "{\"Ok\":null}");
+    assert!(line().contains("127.0.0.1:"), "where its sockets listen");
+    drop((lines, stream));
+    assert!(server.measure("lat --layer tcp --sockets kernel").is_ok(), "the next one is served");
 }
 
 #[test]
