@@ -8,6 +8,9 @@
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, OnceLock};
 
+/// The reason, if a worker has ended for none that it knows.
+pub(super) const WORKER_ENDED: &str = "the interface's worker has ended";
+
 pub(super) struct CommonState {
     sockets_max: usize,
     sockets: AtomicUsize,

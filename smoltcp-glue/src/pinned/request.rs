@@ -1,5 +1,6 @@
 //! Requests to a worker with a later reply: all calls but those that move data.
 
+use super::common_state::{CommonState, WORKER_ENDED};
 use super::doorbell::Doorbell;
 use super::waiters::Waiters;
 use super::{Worker, lock};
@@ -17,7 +18,14 @@ pub(super) struct WorkerRequest<R> {
 }
 
 /// The worker's end of a reply. Its drop wakes the requester, with or without an answer.
-struct Reply<R>(Arc<ReplySlot<R>>);
+///
+/// Without one, the worker has ended, or is about to: a panic in the request drops this before the
+/// worker. The requester has to find that when it is woken, since nobody wakes it again.
+struct Reply<R> {
+    slot: Arc<ReplySlot<R>>,
+    common: Arc<CommonState>,
+    is_given: bool,
+}
 
 struct ReplySlot<R> {
     answer: Mutex<Option<io::Result<R>>>,
@@ -31,10 +39,11 @@ impl<R: Send + 'static> WorkerRequest<R> {
         request: impl FnOnce(&mut Worker<'_>, Time) -> io::Result<R> + Send + 'static,
     ) -> Self {
         let slot = Arc::new(ReplySlot { answer: Mutex::new(None), waiters: Waiters::default() });
-        let reply = Reply(slot.clone());
+        let common = doorbell.common().clone();
+        let reply = Reply { slot: slot.clone(), common, is_given: false };
         doorbell.submit(Box::new(move |worker, now| {
             let answer = request(worker, now);
-            *lock(&reply.0.answer) = Some(answer);
+            reply.give(answer);
         }));
         Self { slot, doorbell: doorbell.clone() }
     }
@@ -66,8 +75,34 @@ impl<R: Send + 'static> Future for WorkerRequest<R> {
     }
 }
 
+impl<R> Reply<R> {
+    fn give(mut self, answer: io::Result<R>) {
+        *lock(&self.slot.answer) = Some(answer);
+        self.is_given = true;
+    }
+}
+
 impl<R> Drop for Reply<R> {
     fn drop(&mut self) {
-        self.0.waiters.wake();
+        if !self.is_given {
+            self.common.end(WORKER_ENDED.into());
+        }
+        self.slot.waiters.wake();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_that_is_dropped_without_an_answer_ends_its_call() {
+        let common = Arc::new(CommonState::new(1, 1));
+        let (doorbell, mut inbox) = Doorbell::new(&common, 1).expect("a ring");
+        let request = WorkerRequest::new(&Arc::new(doorbell), |_, _| Ok(()));
+        assert!(matches!(request.look(), Ok(None)), "it waits");
+        drop(inbox.commands.pop().expect("it was submitted"));
+        let error = request.look().expect_err("the worker has ended");
+        assert_eq!(error.to_string(), WORKER_ENDED);
     }
 }

@@ -8,7 +8,7 @@
 //! It serves only sockets with events. It takes no lock that an application holds for long, and
 //! allocates only where sockets are made.
 
-use super::common_state::SocketSlot;
+use super::common_state::{SocketSlot, WORKER_ENDED};
 use super::datagram::PAYLOAD_MAX;
 use super::doorbell::{Doorbell, Inbox};
 use super::listener::{ListenerLine, WorkerListener};
@@ -397,7 +397,7 @@ impl Worker<'_> {
 impl Drop for Worker<'_> {
     /// Ends all waits for the worker, whatever ended it.
     fn drop(&mut self) {
-        self.doorbell.common().end("the interface's worker has ended".into());
+        self.doorbell.common().end(WORKER_ENDED.into());
         while self.inbox.commands.pop().is_some() {}
         for end in self.udp.values() {
             end.line.readers.wake();
