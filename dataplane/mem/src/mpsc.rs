@@ -30,6 +30,10 @@ pub struct Receiver<T> {
     ring: Arc<Ring<T>>,
 }
 
+/// A place between two values of a ring.
+#[derive(Clone, Copy, Debug)]
+pub struct RingPlace(u64);
+
 struct Ring<T> {
     tail: CachePadded<AtomicU64>,
     /// Written by the consumer only; read when the ring is dropped, too.
@@ -159,6 +163,17 @@ impl<T> Receiver<T> {
     pub fn is_empty(&self) -> bool {
         let position = self.ring.head.load(Ordering::Relaxed);
         self.ring.slot(position).turn.load(Ordering::Acquire) != filled(position)
+    }
+
+    /// The place behind all values whose push has ended, as far as this thread knows.
+    pub fn end(&self) -> RingPlace {
+        RingPlace(self.ring.tail.load(Ordering::Relaxed))
+    }
+
+    /// Whether all values before the place were taken. Unlike [`Receiver::is_empty`], this
+    /// also waits for a value that has been claimed but not yet written.
+    pub fn has_passed(&self, RingPlace(position): RingPlace) -> bool {
+        self.ring.head.load(Ordering::Relaxed).wrapping_sub(position) as i64 >= 0
     }
 
     /// Takes the oldest value. `None` if there is none, or if the next value has been claimed but

@@ -11,11 +11,14 @@ use super::common_state::CommonState;
 use crate::stack::SocketId;
 use pollux_mem::{byte_ring, mpsc};
 use pollux_node::node::waker::{Waker, Woken, waker};
+use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 
 const COMMANDS_MAX: usize = 256;
+/// Requests that are taken from the queue at a time.
+const REQUESTS_MAX: usize = 16;
 
 pub(super) struct Doorbell {
     touched: mpsc::Sender<SocketId>,
@@ -24,9 +27,14 @@ pub(super) struct Doorbell {
     common: Arc<CommonState>,
 }
 
+/// The worker's end.
 pub(super) struct Inbox {
-    pub(super) touched: mpsc::Receiver<SocketId>,
-    pub(super) commands: mpsc::Receiver<Command>,
+    touched: mpsc::Receiver<SocketId>,
+    commands: mpsc::Receiver<Command>,
+    /// Requests that wait for the notifications from before them.
+    requests: VecDeque<Command>,
+    /// The end of these notifications.
+    notified_before: mpsc::RingPlace,
     pub(super) woken: Woken,
 }
 
@@ -46,7 +54,8 @@ impl Doorbell {
         let (command, commands) = mpsc::ring(COMMANDS_MAX)?;
         let (waker, woken) = waker().ok()?;
         let doorbell = Self { touched: touch, commands: command, waker, common: common.clone() };
-        Some((doorbell, Inbox { touched, commands, woken }))
+        let (requests, notified_before) = (VecDeque::with_capacity(REQUESTS_MAX), touched.end());
+        Some((doorbell, Inbox { touched, commands, requests, notified_before, woken }))
     }
 
     /// Notifies the worker of a socket.
@@ -106,6 +115,34 @@ impl Doorbell {
     }
 }
 
+impl Inbox {
+    pub(super) fn next_touched(&mut self) -> Option<SocketId> {
+        self.touched.pop()
+    }
+
+    /// The next request; `None` until all notifications from before it were taken. So an
+    /// application that drops a socket and then asks for another at its address finds that free.
+    pub(super) fn next_request(&mut self) -> Option<Command> {
+        if self.requests.is_empty() {
+            self.requests.extend(self.commands.drain(REQUESTS_MAX));
+            // Read after the requests: what their threads have notified before is before this.
+            self.notified_before = self.touched.end();
+        }
+        let is_due = self.touched.has_passed(self.notified_before);
+        if is_due { self.requests.pop_front() } else { None }
+    }
+
+    /// Whether requests wait for notifications.
+    pub(super) fn has_requests(&self) -> bool {
+        !self.requests.is_empty()
+    }
+
+    pub(super) fn drop_requests(&mut self) {
+        self.requests.clear();
+        while self.commands.pop().is_some() {}
+    }
+}
+
 impl SocketFlags {
     pub(super) const fn new(socket: SocketId) -> Self {
         Self { socket, is_dirty: AtomicBool::new(false), is_stalled: AtomicBool::new(false) }
@@ -129,5 +166,34 @@ impl SocketFlags {
     fn is_stalled(&self) -> bool {
         fence(Ordering::SeqCst);
         self.is_stalled.load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stack::slab::Key;
+
+    #[test]
+    fn a_request_waits_for_all_notifications_from_before_it() {
+        let common = Arc::new(CommonState::new(1, 8));
+        let (doorbell, mut inbox) = Doorbell::new(&common, 8).expect("a ring");
+        let flags = |number| SocketFlags::new(SocketId::Udp(Key::of_index(number)));
+        let sockets = [0, 1, 2].map(flags);
+        // The worker has found no notification, and looks for requests.
+        assert!(inbox.next_touched().is_none());
+        doorbell.notify(&sockets[0]);
+        doorbell.notify(&sockets[1]);
+        doorbell.submit(Box::new(|_, _| ()));
+        assert!(inbox.next_request().is_none());
+        assert!(inbox.has_requests());
+        assert!(inbox.next_touched().is_some());
+        assert!(inbox.next_request().is_none());
+        // One from after the request does not delay it.
+        doorbell.notify(&sockets[2]);
+        assert!(inbox.next_touched().is_some());
+        assert!(inbox.next_request().is_some());
+        assert!(!inbox.has_requests());
+        assert!(inbox.next_touched().is_some());
     }
 }

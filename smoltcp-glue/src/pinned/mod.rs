@@ -228,8 +228,6 @@ struct Worker<'a> {
     starved: Vec<ListenerId>,
     scratch: Vec<u8>,
     rings: SpareRings,
-    /// Notifications since requests were handled.
-    notified: usize,
     look_at: Time,
     /// Ends its loop.
     engine: Handle<()>,

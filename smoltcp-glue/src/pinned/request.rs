@@ -101,7 +101,7 @@ mod tests {
         let (doorbell, mut inbox) = Doorbell::new(&common, 1).expect("a ring");
         let request = WorkerRequest::new(&Arc::new(doorbell), |_, _| Ok(()));
         assert!(matches!(request.look(), Ok(None)), "it waits");
-        drop(inbox.commands.pop().expect("it was submitted"));
+        drop(inbox.next_request().expect("it was submitted"));
         let error = request.look().expect_err("the worker has ended");
         assert_eq!(error.to_string(), WORKER_ENDED);
     }

@@ -37,7 +37,7 @@ use std::time::Duration;
 
 /// Notified sockets, and requests, that are handled in one turn.
 const NOTIFIED_MAX: usize = 256;
-const COMMANDS_MAX: usize = 16;
+const REQUESTS_MAX: usize = 16;
 /// Connections in the accept queue; others wait in the stack.
 const HANDED_MAX: usize = 16;
 const LOOK_EVERY: Duration = Duration::from_millis(10);
@@ -71,7 +71,6 @@ impl<'a> Worker<'a> {
             starved: Vec::new(),
             scratch: vec![0; PAYLOAD_MAX],
             rings,
-            notified: 0,
             look_at: Time::START,
             engine,
         };
@@ -161,11 +160,7 @@ impl<'a> Worker<'a> {
     fn handle_notifications(&mut self, now: Time) -> bool {
         let mut busy = false;
         for _ in 0..NOTIFIED_MAX {
-            let Some(socket) = self.inbox.touched.pop() else {
-                self.notified = usize::MAX;
-                break;
-            };
-            self.notified = self.notified.saturating_add(1);
+            let Some(socket) = self.inbox.next_touched() else { break };
             match socket {
                 SocketId::Udp(id) => {
                     self.udp.get_mut(id).into_iter().for_each(UdpEnd::handle_notification);
@@ -178,17 +173,12 @@ impl<'a> Worker<'a> {
             self.serve(now, socket);
             busy = true;
         }
-        // An application that drops a socket and then asks for another at its address finds that
-        // free: requests wait for all notifications from before.
-        if self.notified >= self.sockets() {
-            self.notified = 0;
-            for _ in 0..COMMANDS_MAX {
-                let Some(command) = self.inbox.commands.pop() else { break };
-                command(self, now);
-                busy = true;
-            }
+        for _ in 0..REQUESTS_MAX {
+            let Some(request) = self.inbox.next_request() else { break };
+            request(self, now);
+            busy = true;
         }
-        busy
+        busy || self.inbox.has_requests()
     }
 
     /// Serves sockets that had more to send than there was space for.
@@ -334,10 +324,6 @@ impl Worker<'_> {
         WorkerRow { sockets, listeners, handed: self.inner.hand_off_counts() }
     }
 
-    const fn sockets(&self) -> usize {
-        self.udp.len() + self.tcp.len() + self.listeners.len()
-    }
-
     /// A slot for another socket, and the references of its holder.
     fn reserve_socket(&self) -> io::Result<(Hold, SocketSlot)> {
         let slot = self.alive.upgrade().zip(SocketSlot::take(self.doorbell.common()));
@@ -398,7 +384,7 @@ impl Drop for Worker<'_> {
     /// Ends all waits for the worker, whatever ended it.
     fn drop(&mut self) {
         self.doorbell.common().end(WORKER_ENDED.into());
-        while self.inbox.commands.pop().is_some() {}
+        self.inbox.drop_requests();
         for end in self.udp.values() {
             end.line.readers.wake();
             end.line.writers.wake();

@@ -10,6 +10,13 @@ pub struct Key<T> {
     of: PhantomData<fn() -> T>,
 }
 
+#[cfg(test)]
+impl<T> Key<T> {
+    pub(crate) const fn of_index(index: u32) -> Self {
+        Self { index, generation: 0, of: PhantomData }
+    }
+}
+
 /// A bounded set of values, each under a key of its own.
 pub(super) struct Slab<T> {
     slots: Vec<Slot<T>>,
