@@ -223,7 +223,8 @@ impl Setup {
         let (end, mut up) = Promise::new();
         let wait = move || end.keep(self.up_pinned(config));
         Builder::new().name("pollux-up".into()).spawn(wait).map_err(UpError::Thread)?;
-        poll_fn(|context| up.poll(context)).await
+        let up = poll_fn(|context| up.poll(context)).await;
+        up.unwrap_or_else(|| Err(UpError::Worker("the thread that opens it has ended".into())))
     }
 
     /// As [`Setup::up_pinned`], on a device that is open already, such as a wrapper of another.

@@ -6,11 +6,12 @@ use std::task::{Context, Poll, Waker};
 /// The end of the task.
 pub(crate) struct Promise<T>(Arc<Mutex<State<T>>>);
 
-/// The end of the thread.
+/// The end of the thread. Its drop wakes the task, with or without a value.
 pub(crate) struct Promised<T>(Arc<Mutex<State<T>>>);
 
 struct State<T> {
     value: Option<T>,
+    has_ended: bool,
     waker: Option<Waker>,
 }
 
@@ -20,31 +21,68 @@ fn lock<T>(state: &Mutex<State<T>>) -> MutexGuard<'_, State<T>> {
 
 impl<T> Promise<T> {
     pub(crate) fn new() -> (Promised<T>, Self) {
-        let state = Arc::new(Mutex::new(State { value: None, waker: None }));
+        let state = Arc::new(Mutex::new(State { value: None, has_ended: false, waker: None }));
         (Promised(Arc::clone(&state)), Self(state))
     }
 
-    pub(crate) fn poll(&mut self, context: &Context<'_>) -> Poll<T> {
+    /// `None` if the thread has ended without a value: it panicked.
+    pub(crate) fn poll(&mut self, context: &Context<'_>) -> Poll<Option<T>> {
         let mut state = lock(&self.0);
-        match state.value.take() {
-            Some(value) => Poll::Ready(value),
-            None => {
-                state.waker = Some(context.waker().clone());
-                Poll::Pending
-            }
+        if state.has_ended {
+            return Poll::Ready(state.value.take());
         }
+        state.waker = Some(context.waker().clone());
+        Poll::Pending
     }
 }
 
 impl<T> Promised<T> {
     /// Hands over the value. Without the task, it is dropped here.
     pub(crate) fn keep(self, value: T) {
+        lock(&self.0).value = Some(value);
+    }
+}
+
+impl<T> Drop for Promised<T> {
+    fn drop(&mut self) {
         let mut state = lock(&self.0);
-        state.value = Some(value);
+        state.has_ended = true;
         let waker = state.waker.take();
         drop(state);
         if let Some(waker) = waker {
             waker.wake();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::Wake;
+
+    #[derive(Default)]
+    struct Counts(AtomicUsize);
+
+    impl Wake for Counts {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn the_end_of_the_thread_wakes_the_task_with_or_without_a_value() {
+        for value in [Some(7), None] {
+            let woken = Arc::new(Counts::default());
+            let waker = Waker::from(woken.clone());
+            let (end, mut promise) = Promise::new();
+            assert!(promise.poll(&Context::from_waker(&waker)).is_pending());
+            match value {
+                Some(value) => end.keep(value),
+                None => drop(end),
+            }
+            assert_eq!(woken.0.load(Ordering::Relaxed), 1);
+            assert_eq!(promise.poll(&Context::from_waker(&waker)), Poll::Ready(value));
         }
     }
 }
