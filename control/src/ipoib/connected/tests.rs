@@ -376,29 +376,27 @@ fn an_unreliable_connection_is_probed_while_it_only_sends() {
 
 #[test]
 fn a_peer_that_announces_itself_is_asked_at_once_but_once_a_second() {
-    [QpType::Uc, QpType::Rc].into_iter().for_each(announce_often);
-}
-
-fn announce_often(qp_type: QpType) {
-    let mut pair = Pair::new(&[Dialect::Rfc]);
-    pair.qp_type = qp_type;
-    pair.connect();
-    pair.accept(65_524, THEIRS.qpn);
-    pair.pass(Duration::from_secs(10));
-    let before = pair.said.len();
-    let requests = |pair: &Pair| {
-        let said = pair.said[before..].iter();
-        said.filter(|(is_ours, it)| *is_ours && matches!(it, CmMessage::Req(_))).count()
-    };
-    pair.ours.handle_announcement(pair.now, &THEIRS);
-    pair.pass(Duration::from_millis(1));
-    assert_eq!(requests(&pair), 1);
-    for _ in 0..100 {
+    for qp_type in [QpType::Uc, QpType::Rc] {
+        let mut pair = Pair::new(&[Dialect::Rfc]);
+        pair.qp_type = qp_type;
+        pair.connect();
+        pair.accept(65_524, THEIRS.qpn);
+        pair.pass(Duration::from_secs(10));
+        let before = pair.said.len();
+        let requests = |pair: &Pair| {
+            let said = pair.said[before..].iter();
+            said.filter(|(is_ours, it)| *is_ours && matches!(it, CmMessage::Req(_))).count()
+        };
         pair.ours.handle_announcement(pair.now, &THEIRS);
-        pair.pass(Duration::from_millis(50));
+        pair.pass(Duration::from_millis(1));
+        assert_eq!(requests(&pair), 1);
+        for _ in 0..100 {
+            pair.ours.handle_announcement(pair.now, &THEIRS);
+            pair.pass(Duration::from_millis(50));
+        }
+        assert_eq!(requests(&pair), 9, "four, and in five seconds");
+        assert!(pair.mtu().is_some());
     }
-    assert_eq!(requests(&pair), 9, "four, and in five seconds");
-    assert!(pair.mtu().is_some());
 }
 
 /// It answers no repetition of a REQ.
