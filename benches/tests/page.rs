@@ -9,8 +9,8 @@ use std::process::Command;
 const PERF: &str = env!("CARGO_BIN_EXE_pollux-perf");
 const BROWSER: &str = "/usr/bin/chromium";
 
-/// What the browser finds, as the text of an element.
-const PROBE: &str = "<pre id=\"found\"></pre><script>
+/// Tells the frame around the page what it shows.
+const PROBE: &str = "<script>
 const page = document.documentElement;
 const plots = [...document.querySelectorAll('svg')].map(svg => {
   const box = svg.getBoundingClientRect();
@@ -25,11 +25,17 @@ const plots = [...document.querySelectorAll('svg')].map(svg => {
     text_height: Math.min(...texts.map(it => it.height)),
   };
 });
-document.getElementById('found').textContent = JSON.stringify({
+parent.postMessage(JSON.stringify({
   width: innerWidth, overflow: page.scrollWidth - page.clientWidth,
   background: getComputedStyle(document.body).backgroundColor, plots,
-});
+}), '*');
 </script></body>";
+
+/// A frame as wide as the screen, since a window of the browser has at least 500 pixels.
+const FRAME: &str = "<html style=\"color-scheme: light dark\"><script>
+onmessage = told => document.getElementById('found').textContent = told.data;
+</script><pre id=\"found\"></pre>
+<iframe src=\"page.html\" width=\"WIDTH\" height=\"900\" style=\"border: 0\"></iframe>";
 
 struct Folder(PathBuf);
 
@@ -53,14 +59,16 @@ fn perf(arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).expect("it is text")
 }
 
-/// What the browser finds in a page at a width; nothing may go wrong there.
-fn open(page: &Path, profile: &Path, width: u32, dark: bool) -> Value {
+/// What the browser finds in the page of a folder at a width; nothing may go wrong there.
+fn open(folder: &Path, width: u32, dark: bool) -> Value {
+    let frame = folder.join("frame.html");
+    fs::write(&frame, FRAME.replace("WIDTH", &width.to_string())).expect("it is written");
     let mut browser = Command::new(BROWSER);
     browser.args(["--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr"]);
-    browser.arg(format!("--user-data-dir={}", profile.display()));
-    browser.arg(format!("--window-size={width},900"));
+    browser.arg(format!("--user-data-dir={}", folder.join("profile").display()));
+    browser.arg("--window-size=1400,1000");
     browser.args(dark.then_some("--blink-settings=preferredColorScheme=0"));
-    browser.args(["--virtual-time-budget=5000", "--dump-dom"]).arg(page);
+    browser.args(["--virtual-time-budget=5000", "--dump-dom"]).arg(frame);
     let output = browser.output().expect("the browser runs");
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(!said.contains(":CONSOLE"), "{said}");
@@ -88,9 +96,8 @@ fn every_plot_of_a_page_shows_something_on_wide_and_on_narrow_screens() {
     assert_eq!(html.matches("<svg ").count(), 11, "two sweeps, three percentiles, six of rounds");
     fs::write(&page, html.replace("</body>", PROBE)).expect("it is written");
     let mut grounds = Vec::new();
-    // The browser has no narrower window than 500 pixels.
-    for (width, dark) in [(1280, false), (500, false), (1280, true)] {
-        let found = open(&page, &folder.0.join("profile"), width, dark);
+    for (width, dark) in [(1280, false), (400, false), (1280, true)] {
+        let found = open(&folder.0, width, dark);
         assert_eq!(found["width"].as_u64(), Some(width.into()), "{found}");
         assert_eq!(found["overflow"].as_i64(), Some(0), "{found}");
         grounds.push(found["background"].clone());
