@@ -126,6 +126,18 @@ pub(crate) struct CampaignArguments {
     /// The run, for diff and report: written after each measurement
     #[arg(long, value_name = "RUN.json")]
     pub(crate) into: PathBuf,
+    /// Device of the client, instead of that of the file
+    #[arg(long)]
+    pub(crate) device: Option<String>,
+    /// Device of the server, on the same machine, instead of the other end of the file
+    #[arg(long, conflicts_with = "connect")]
+    pub(crate) peer: Option<String>,
+    /// Host where `pollux-perf serve` runs, instead of the other end of the file
+    #[arg(long, value_name = "HOST[:PORT]")]
+    pub(crate) connect: Option<String>,
+    /// Cores of client and server, instead of those of the file
+    #[arg(long, value_parser = cores)]
+    pub(crate) cores: Option<[usize; 2]>,
 }
 
 /// The options of `diff`.

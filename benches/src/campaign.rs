@@ -39,9 +39,9 @@ pub struct Campaign {
     pub cores: [usize; 2],
     pub fifo: Option<u8>,
     /// The device of the client.
-    device: Option<String>,
+    pub device: Option<String>,
     /// That of the server, on the same machine; or a host where `pollux-perf serve` runs.
-    peer: Option<String>,
+    pub peer: Option<String>,
     pub connect: Option<String>,
     measure: Vec<Table>,
 }

@@ -132,11 +132,16 @@ fn run_measure(what: What, measure: &Measure) -> Result<(), Box<dyn Error>> {
 }
 
 fn run_campaign(arguments: &CampaignArguments) -> Result<(), Box<dyn Error>> {
-    let CampaignArguments { file, into } = arguments;
+    let CampaignArguments { file, into, .. } = arguments;
     let text =
         std::fs::read_to_string(file).map_err(|error| format!("{}: {error}", file.display()))?;
-    let campaign =
+    let mut campaign =
         Campaign::parse(&text).map_err(|error| format!("{}: {error}", file.display()))?;
+    campaign.cores = arguments.cores.unwrap_or(campaign.cores);
+    campaign.device = arguments.device.clone().or(campaign.device);
+    if arguments.peer.is_some() || arguments.connect.is_some() {
+        (campaign.peer, campaign.connect) = (arguments.peer.clone(), arguments.connect.clone());
+    }
     check_cores(&campaign.cores)?;
     campaign.fifo.map_or(Ok(()), |fifo| prioritize(fifo + 1, std::process::id().to_string()))?;
     let begun = into.exists().then(|| StoredRun::read(into)).transpose()?;

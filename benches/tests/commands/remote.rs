@@ -1,53 +1,12 @@
 //! The server for other hosts, by the commands.
 
+use crate::programs::{PERF, Server};
 use pollux_node::fabric::Embedded;
 use pollux_perf::plan::{Layer, MeasuredTransport, Plan, ProgramSockets, What};
-use serde_json::Value;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
-
-const PERF: &str = env!("CARGO_BIN_EXE_pollux-perf");
-
-struct Server {
-    process: Child,
-    at: String,
-    said: BufReader<std::process::ChildStderr>,
-}
-
-impl Server {
-    /// At any free port.
-    fn start(arguments: &[&str]) -> Self {
-        let mut command = Command::new(PERF);
-        command.args(["serve", "--listen", "127.0.0.1:0", "--core", "0"]).args(arguments);
-        let mut process = command.stderr(Stdio::piped()).spawn().expect("it starts");
-        let mut said = BufReader::new(process.stderr.take().expect("it is piped"));
-        let mut line = String::new();
-        said.read_line(&mut line).expect("it says where it listens");
-        let at = line.split_once("serves clients at ").and_then(|(_, at)| at.split_once(": "));
-        let at = at.unwrap_or_else(|| panic!("{line}")).0.to_string();
-        Self { process, at, said }
-    }
-
-    fn measure(&self, arguments: &str) -> Result<Value, String> {
-        let mut command = Command::new(PERF);
-        command.args(arguments.split(' ')).args(["--connect", &self.at]);
-        command.args(["--cores", "0,0", "--duration", "0.05", "--rounds", "1", "--json"]);
-        let output = command.output().expect("it runs");
-        match output.status.success() {
-            true => Ok(serde_json::from_slice(&output.stdout).expect("it is JSON")),
-            false => Err(String::from_utf8_lossy(&output.stderr).into_owned()),
-        }
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
-}
 
 #[test]
 fn a_server_survives_its_clients_and_serves_them_in_turn() {
