@@ -11,7 +11,7 @@
 //! 6. [`programs`]: programs of rdma-core at a port of a fabric; [`rdma_cm`]: their host, if it has
 //!    IP addresses;
 //! 7. [`service`]: a service manager that starts the node, such as systemd; [`doctor`]: what this
-//!    machine lacks.
+//!    machine lacks; [`calendar`]: the time of day as text.
 //!
 //! # The path of a CM REQ
 //!
@@ -59,6 +59,7 @@ macro_rules! display_as_serialized {
 }
 
 pub mod admin;
+pub mod calendar;
 pub mod config;
 pub mod device;
 pub mod doctor;
