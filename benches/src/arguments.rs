@@ -1,6 +1,6 @@
 //! The arguments of the command.
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 use pollux_perf::plan::{Layer, MeasuredTransport, ProgramSockets};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -37,11 +37,10 @@ pub(crate) enum Action {
     Campaign(CampaignArguments),
     /// Say what moved from one stored run to another; fails if a row is worse
     Diff(Diff),
-    /// Print a stored run as a page of HTML
-    Report {
-        /// A file that lat, bw, rate or connect wrote with --json
-        run: PathBuf,
-    },
+    /// Print a stored run as a page of HTML, or for other programs
+    Report(ReportArguments),
+    /// Print the JSON schema of stored runs
+    Schema,
     /// Be the other end for pollux-perf on other hosts, which measure with --connect
     Serve(Serve),
     /// Run one end of a measurement as a process.
@@ -85,6 +84,10 @@ pub(crate) struct Measure {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     #[arg(default_value = "7")]
     pub(crate) rounds: u16,
+    /// Count rounds that other programs disturbed, too. Otherwise they are measured again, as often
+    /// as rounds are wanted
+    #[arg(long)]
+    pub(crate) keep_disturbed: bool,
     /// Send at a fixed rate of N messages/s; latency counts from the scheduled send time
     #[arg(long, value_name = "N")]
     pub(crate) rate: Option<u32>,
@@ -97,6 +100,10 @@ pub(crate) struct Measure {
     /// way
     #[arg(long, value_enum)]
     pub(crate) sockets: Option<ProgramSockets>,
+    /// Do not check payloads. Otherwise each message carries a number in many places, which the
+    /// receiver checks, and each has a buffer of its own while it is under way
+    #[arg(long)]
+    pub(crate) unchecked: bool,
     /// Run client and server as processes instead of threads
     #[arg(long)]
     pub(crate) processes: bool,
@@ -140,10 +147,34 @@ pub(crate) struct CampaignArguments {
     pub(crate) cores: Option<[usize; 2]>,
 }
 
+/// The options of `report`.
+#[derive(Args)]
+pub(crate) struct ReportArguments {
+    /// A file that campaign wrote, or lat, bw, rate, connect or compare with --json
+    pub(crate) run: PathBuf,
+    /// What to print
+    #[arg(long, value_enum, default_value = "html")]
+    pub(crate) format: ReportFormat,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum ReportFormat {
+    /// One page with tables, plots and the environment, which needs no network
+    Html,
+    /// The plots
+    Svg,
+    /// A line for each figure
+    Csv,
+    /// Round trips, for the tools of HdrHistogram
+    HdrLog,
+    /// What compare found, as a table of Markdown
+    Markdown,
+}
+
 /// The options of `diff`.
 #[derive(Args)]
 pub(crate) struct Diff {
-    /// The run before: a file that lat, bw, rate or connect wrote with --json
+    /// The run before: a file that campaign wrote, or lat, bw, rate, connect or compare with --json
     pub(crate) before: PathBuf,
     /// The run after
     pub(crate) after: PathBuf,

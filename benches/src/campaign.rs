@@ -32,6 +32,9 @@ use std::time::Duration;
 pub struct Campaign {
     #[serde(default = "seven")]
     pub rounds: u16,
+    /// Whether rounds that other programs disturbed count, too.
+    #[serde(default)]
+    pub keep_disturbed: bool,
     /// Seconds of each measurement.
     #[serde(default = "half")]
     duration: f64,
@@ -62,6 +65,8 @@ struct Table {
     rate: Option<u32>,
     #[serde(default)]
     sleep: bool,
+    #[serde(default)]
+    unchecked: bool,
     #[serde(default)]
     processes: bool,
 }
@@ -145,6 +150,7 @@ impl Campaign {
                             per_second: table.rate,
                             sleeps: table.sleep,
                             program,
+                            unchecked: table.unchecked,
                             devices: devices.clone(),
                             processes: table.processes,
                             fifo: self.fifo,

@@ -35,6 +35,8 @@ pub struct DiffRow {
 #[serde(rename_all = "snake_case")]
 pub enum Movement {
     NotMoved,
+    /// Nothing can be said: in one run, something disturbed it in all rounds.
+    Disturbed,
     Better,
     Worse,
     /// Only the second run has it.
@@ -73,7 +75,8 @@ fn compare(
         _ => None,
     };
     let some = before.as_ref().or(after.as_ref()).expect("one run has the row");
-    let is_certain = probability.is_some_and(|probability| probability <= ERROR_MAX);
+    let is_spoiled = [before, after].into_iter().flatten().any(|row| row.is_spoiled);
+    let is_certain = !is_spoiled && probability.is_some_and(|probability| probability <= ERROR_MAX);
     let movement = match (before, after, change_percent) {
         (None, ..) => Movement::New,
         (_, None, _) => Movement::Gone,
@@ -83,6 +86,7 @@ fn compare(
                 false => Movement::Worse,
             }
         }
+        _ if is_spoiled => Movement::Disturbed,
         _ => Movement::NotMoved,
     };
     let (name, unit) = (some.name.clone(), some.unit.clone());
@@ -163,11 +167,12 @@ impl fmt::Display for Diff {
             writeln!(f)?;
         }
         let kinds = [Movement::Worse, Movement::Better, Movement::New, Movement::Gone];
-        match kinds.map(|kind| self.count(kind)) {
-            [0, 0, 0, 0] => writeln!(f, "nothing moved, in {} rows", self.rows.len()),
-            [worse, better, new, gone] => writeln!(
+        match (kinds.map(|kind| self.count(kind)), self.count(Movement::Disturbed)) {
+            ([0, 0, 0, 0], 0) => writeln!(f, "nothing moved, in {} rows", self.rows.len()),
+            ([worse, better, new, gone], disturbed) => writeln!(
                 f,
-                "of {} rows, {worse} worse, {better} better, {new} new, {gone} gone",
+                "of {} rows, {worse} worse, {better} better, {new} new, {gone} gone, \
+                 {disturbed} disturbed",
                 self.rows.len()
             ),
         }
@@ -178,6 +183,7 @@ impl fmt::Display for Movement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::NotMoved => "not moved",
+            Self::Disturbed => "disturbed",
             Self::Better => "better",
             Self::Worse => "worse",
             Self::New => "new",
@@ -189,20 +195,29 @@ impl fmt::Display for Movement {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::controls::Controls;
     use crate::environment::Environment;
     use crate::judgement::Estimate;
     use crate::plan::{Layer, MeasuredTransport, Plan, What};
+    use crate::stored::RowSource;
+
+    const CONTROLS: Controls = Controls { copy_bytes_per_second: 10e9, cache_line_ns: None };
 
     fn record(rows: &[(&str, Better, &[f64])]) -> StoredRun {
-        let mut record = StoredRun::new(Environment::now(None), None);
+        let mut record = StoredRun::new(Environment::now(None), CONTROLS);
         let row = |(name, better, figures): &(&str, Better, &[f64])| StoredRow {
             name: (*name).into(),
-            plan: Plan::new(What::Lat, Layer::Verbs, MeasuredTransport::Rc, 64),
             unit: "ns".into(),
             better: *better,
             figures: figures.to_vec(),
             estimate: Estimate::of(figures.to_vec()),
-            outcomes: Vec::new(),
+            disturbed: 0,
+            disturbed_by: None,
+            is_spoiled: false,
+            source: RowSource::Measured {
+                plan: Plan::new(What::Lat, Layer::Verbs, MeasuredTransport::Rc, 64),
+                outcomes: Vec::new(),
+            },
         };
         record.rows = rows.iter().map(row).collect();
         record
@@ -259,7 +274,20 @@ mod tests {
             text.starts_with("worse: lat: 13.0 -> 23.0 ns, +76.9 %, by chance with 0.00117"),
             "{text}"
         );
-        assert!(text.ends_with("of 4 rows, 1 worse, 1 better, 1 new, 1 gone\n"), "{text}");
+        assert!(
+            text.ends_with("of 4 rows, 1 worse, 1 better, 1 new, 1 gone, 0 disturbed\n"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn a_row_that_was_disturbed_in_all_rounds_says_nothing() {
+        let (before, mut after) =
+            (record(&[("lat", Better::Less, &FAST)]), record(&[("lat", Better::Less, &SLOW)]));
+        after.rows[0].is_spoiled = true;
+        let diff = diff(&before, &after, 0.0);
+        assert!(!diff.is_worse());
+        assert!(diff.to_string().ends_with("0 gone, 1 disturbed\n"), "{diff}");
     }
 
     #[test]

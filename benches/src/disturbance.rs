@@ -1,5 +1,5 @@
-//! What disturbed a measurement: other programs, and a host that took cores away from a virtual
-//! machine.
+//! What disturbed a measurement: other programs, a host that took cores away from a virtual machine,
+//! and cores that were slowed down since they were too hot.
 //!
 //! ```text
 //!   others = busy time of all cores - our time - that of programs we started, which have ended
@@ -7,6 +7,8 @@
 //!
 //! Time in interrupts is not counted: it may be caused by ourselves.
 
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::fs;
 use std::time::Instant;
@@ -18,29 +20,32 @@ const SECONDS_MIN: f64 = 0.05;
 /// Of the times in `/proc`, on every architecture.
 const TICKS_PER_SECOND: f64 = 100.0;
 
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Disturbance {
     /// The time that other programs took, in cores.
-    pub others: f64,
+    pub others_cores: f64,
     /// The time that the host took, in cores.
-    pub stolen: f64,
+    pub stolen_cores: f64,
+    /// How often a core was slowed down.
+    pub throttled: u64,
     /// The duration of the measurement.
     pub seconds: f64,
 }
 
 impl Disturbance {
     pub fn is_too_much(&self) -> bool {
-        let share = self.others.max(self.stolen);
-        share > SHARE_MAX && share * self.seconds > SECONDS_MIN
+        let share = self.others_cores.max(self.stolen_cores);
+        self.throttled > 0 || share > SHARE_MAX && share * self.seconds > SECONDS_MIN
     }
 }
 
 impl fmt::Display for Disturbance {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [others, stolen] = [self.others, self.stolen].map(|share| share * 100.0);
-        match self.stolen > self.others {
-            true => write!(f, "the host took {stolen:.0} % of a core"),
-            false => write!(f, "other programs took {others:.0} % of a core"),
+        let [others, stolen] = [self.others_cores, self.stolen_cores].map(|share| share * 100.0);
+        match (self.throttled, stolen > others) {
+            (1.., _) => write!(f, "a core was too hot, and slowed down"),
+            (0, true) => write!(f, "the host took {stolen:.0} % of a core"),
+            (0, false) => write!(f, "other programs took {others:.0} % of a core"),
         }
     }
 }
@@ -51,6 +56,7 @@ struct Times {
     busy: f64,
     stolen: f64,
     ours: f64,
+    throttled: u64,
 }
 
 impl Times {
@@ -58,13 +64,18 @@ impl Times {
         let read = |path| fs::read_to_string(path).unwrap_or_default();
         let ours = of_process(&read("/proc/self/stat"));
         let [busy, stolen] = of_machine(&read("/proc/stat"));
-        Self { busy, stolen, ours }
+        let cores = fs::read_dir("/sys/devices/system/cpu").into_iter().flatten().flatten();
+        let counts = cores.map(|core| core.path().join("thermal_throttle/core_throttle_count"));
+        let counts =
+            counts.filter_map(|path| fs::read_to_string(path).ok()?.trim().parse::<u64>().ok());
+        Self { busy, stolen, ours, throttled: counts.sum() }
     }
 
     fn since(self, before: Self, seconds: f64) -> Disturbance {
         let others = (self.busy - before.busy) - (self.ours - before.ours);
         let shares = [others, self.stolen - before.stolen].map(|it| (it / seconds).max(0.0));
-        Disturbance { others: shares[0], stolen: shares[1], seconds }
+        let throttled = self.throttled.saturating_sub(before.throttled);
+        Disturbance { others_cores: shares[0], stolen_cores: shares[1], throttled, seconds }
     }
 }
 
@@ -80,9 +91,12 @@ impl Watch {
         Self { before: Times::now(), begun: Instant::now() }
     }
 
-    /// Programs that the measurement started have to have ended, and been waited for.
-    pub fn end(&self) -> Disturbance {
-        Times::now().since(self.before, self.begun.elapsed().as_secs_f64())
+    /// Programs that the measurement started have to have ended, and been waited for; others that
+    /// took part took so many seconds.
+    pub fn end(&self, of_others: f64) -> Disturbance {
+        let mut now = Times::now();
+        now.ours += of_others;
+        now.since(self.before, self.begun.elapsed().as_secs_f64())
     }
 }
 
@@ -121,17 +135,22 @@ mod tests {
 
     #[test]
     fn what_others_take_is_what_is_left() {
-        let before = Times { busy: 100.0, stolen: 7.0, ours: 30.0 };
-        let after = Times { busy: 103.0, stolen: 7.5, ours: 32.0 };
+        let before = Times { busy: 100.0, stolen: 7.0, ours: 30.0, throttled: 3 };
+        let after = Times { busy: 103.0, stolen: 7.5, ours: 32.0, throttled: 3 };
         let disturbance = after.since(before, 2.0);
-        assert_eq!(disturbance, Disturbance { others: 0.5, stolen: 0.25, seconds: 2.0 });
+        let expected =
+            Disturbance { others_cores: 0.5, stolen_cores: 0.25, throttled: 0, seconds: 2.0 };
+        assert_eq!(disturbance, expected);
         assert!(disturbance.is_too_much());
         assert_eq!(disturbance.to_string(), "other programs took 50 % of a core");
         // Our time is written more often than that of the machine.
         let later = Times { ours: 35.0, ..after };
-        assert_eq!(later.since(before, 2.0).others, 0.0);
-        assert!(!Disturbance { others: 0.05, stolen: 0.0, seconds: 2.0 }.is_too_much());
+        assert_eq!(later.since(before, 2.0).others_cores, 0.0);
+        let quiet = Disturbance { others_cores: 0.05, stolen_cores: 0.0, ..expected };
+        assert!(!quiet.is_too_much());
         assert!(!Disturbance { seconds: 0.05, ..disturbance }.is_too_much());
+        let hot = Disturbance { throttled: 1, ..quiet };
+        assert!(hot.is_too_much() && hot.to_string().contains("too hot"));
     }
 
     /// Ours that ends counts as ours, which the sum of all times cannot show on a busy machine.

@@ -1,21 +1,40 @@
 //! The environment of a measurement: the properties of a machine that decide figures.
 
+use pollux_node::calendar::rfc_3339;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::fs;
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Environment {
+    /// Version and commit of this program.
+    pub program: String,
+    /// By RFC 3339, in UTC.
+    pub begun_at: String,
+    pub host: String,
     pub cpu: String,
     pub cores: usize,
     pub is_virtual: bool,
     /// None in most virtual machines.
     pub governor: String,
+    /// Whether cores are halves of others.
+    pub smt: String,
+    /// The nodes of memory.
+    pub numa: String,
     pub isolated: String,
     /// Reserved huge pages, and the policy of transparent ones.
     pub huge_pages: String,
     pub clock: String,
     pub kernel: String,
+    /// What the kernel does against speculation, where it does anything.
+    pub mitigations: Vec<String>,
+    /// Of the machine.
+    pub firmware: String,
+    /// Adapters in hardware, with their firmware, and the rate of each port.
+    pub adapters: Vec<String>,
     /// The load averages of one, five and fifteen minutes.
     pub load: String,
     pub fifo: Option<u8>,
@@ -24,38 +43,81 @@ pub struct Environment {
     pub real_time_percent: Option<u32>,
 }
 
+/// The text of a file; `none` if there is none.
+fn read(path: impl AsRef<Path>) -> String {
+    match fs::read_to_string(path) {
+        Ok(text) if !text.trim().is_empty() => text.trim().to_string(),
+        _ => "none".into(),
+    }
+}
+
+/// The names in a folder, in order.
+fn names(folder: impl AsRef<Path>) -> Vec<String> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut names: Vec<_> =
+        entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    names.sort();
+    names
+}
+
 impl Environment {
+    #[expect(clippy::disallowed_methods, reason = "a run says when it began")]
     pub fn now(fifo: Option<u8>) -> Self {
-        let read = |path: &str| match fs::read_to_string(path) {
-            Ok(text) if !text.trim().is_empty() => text.trim().to_string(),
-            _ => "none".into(),
-        };
         let cpuinfo = read("/proc/cpuinfo");
         let of = |key: &str| {
             let mut lines = cpuinfo.lines().filter_map(|line| line.split_once(':'));
             lines.find(|(name, _)| name.trim() == key).map(|(_, value)| value.trim())
         };
         let cpu = "/sys/devices/system/cpu";
+        let dmi = |name: &str| read(format!("/sys/class/dmi/id/{name}"));
         let pages = read("/proc/sys/vm/nr_hugepages");
         let transparent = read("/sys/kernel/mm/transparent_hugepage/enabled");
         let clocks = "/sys/devices/system/clocksource/clocksource0";
         let load = read("/proc/loadavg");
         let micros =
-            |name| read(&format!("/proc/sys/kernel/sched_rt_{name}_us")).parse::<u32>().ok();
+            |name| read(format!("/proc/sys/kernel/sched_rt_{name}_us")).parse::<u32>().ok();
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Self {
+            program: concat!(env!("CARGO_PKG_VERSION"), " at ", env!("POLLUX_COMMIT")).into(),
+            begun_at: rfc_3339(now),
+            host: read("/proc/sys/kernel/hostname"),
             cpu: of("model name").unwrap_or(std::env::consts::ARCH).into(),
             cores: core_affinity::get_core_ids().map_or(0, |cores| cores.len()),
             is_virtual: of("flags").is_some_and(|flags| flags.contains("hypervisor")),
-            governor: read(&format!("{cpu}/cpu0/cpufreq/scaling_governor")),
-            isolated: read(&format!("{cpu}/isolated")),
+            governor: read(format!("{cpu}/cpu0/cpufreq/scaling_governor")),
+            smt: read(format!("{cpu}/smt/control")),
+            numa: read("/sys/devices/system/node/online"),
+            isolated: read(format!("{cpu}/isolated")),
             huge_pages: format!("{pages}, transparent: {transparent}"),
-            clock: read(&format!("{clocks}/current_clocksource")),
+            clock: read(format!("{clocks}/current_clocksource")),
             kernel: read("/proc/sys/kernel/osrelease"),
+            mitigations: mitigations(Path::new(cpu)),
+            firmware: format!("{} {}", dmi("bios_vendor"), dmi("bios_version")),
+            adapters: adapters(Path::new("/sys/class/infiniband")),
             load: load.split(' ').take(3).collect::<Vec<_>>().join(" "),
             fifo,
             real_time_percent: percent(micros("runtime"), micros("period")),
         }
     }
+}
+
+fn mitigations(cpu: &Path) -> Vec<String> {
+    let folder = cpu.join("vulnerabilities");
+    let of = |name: &String| {
+        let text = read(folder.join(name));
+        Some(format!("{name}: {}", text.strip_prefix("Mitigation: ")?))
+    };
+    names(&folder).iter().filter_map(of).collect()
+}
+
+fn adapters(folder: &Path) -> Vec<String> {
+    let of = |name: &String| {
+        let adapter = folder.join(name);
+        let rate = |port: &String| read(adapter.join("ports").join(port).join("rate"));
+        let rates: Vec<_> = names(adapter.join("ports")).iter().map(rate).collect();
+        format!("{name}: firmware {}, {}", read(adapter.join("fw_ver")), rates.join(", "))
+    };
+    names(folder).iter().map(of).collect()
 }
 
 impl Environment {
@@ -70,10 +132,22 @@ impl Environment {
         let kind = if self.is_virtual { "virtual" } else { "in hardware" };
         let fifo = self.fifo.map_or("ordinary".into(), |fifo| format!("SCHED_FIFO {fifo}"));
         let real_time = self.real_time_percent.map(|percent| format!("{percent} % of each second"));
+        let list = |all: &[String]| match all {
+            [] => "none".into(),
+            all => all.join("; "),
+        };
         vec![
+            ("begun at", self.begun_at.clone()),
+            ("pollux-perf", self.program.clone()),
+            ("host", self.host.clone()),
             ("processor", self.cpu.clone()),
             ("cores", format!("{}, {kind}", self.cores)),
+            ("SMT", self.smt.clone()),
+            ("NUMA nodes", self.numa.clone()),
             ("kernel", self.kernel.clone()),
+            ("mitigations", list(&self.mitigations)),
+            ("firmware", self.firmware.clone()),
+            ("adapters", list(&self.adapters)),
             ("clock", self.clock.clone()),
             ("governor", self.governor.clone()),
             ("isolated cores", self.isolated.clone()),

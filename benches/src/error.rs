@@ -24,6 +24,8 @@ pub enum PerfError {
     Post(#[from] PostError),
     #[error("a request failed: {0:?}")]
     Request(CompletionStatus),
+    #[error("{0} messages arrived with a wrong payload: the way between the ends damages data")]
+    WrongPayloads(u64),
     #[error(transparent)]
     Io(#[from] io::Error),
     /// The other end broke the protocol, or ended early.

@@ -4,13 +4,15 @@
 //! The client hangs up to end the measurement. The server checks for that only when nothing was
 //! received for a while, so the check is not measured.
 
+use crate::cpu::{self, CpuWatch};
 use crate::error::PerfError;
-use serde::Serialize;
+use crate::plan::{Measured, MeasurementOutcome, Plan};
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -20,13 +22,33 @@ const LINE_BYTES_MAX: u64 = 1 << 20;
 pub struct Exchange {
     /// Of either family: only calls that all stream sockets have.
     stream: BufReader<UnixStream>,
+    opened: Instant,
+    /// Since both ends are ready, and how long that took.
+    begun: Option<(CpuWatch, Duration)>,
+    /// That this end has received.
+    wrong_payloads: u64,
+}
+
+/// What the server says of itself in the end.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct ServerReport {
+    pub cores_busy: Option<f64>,
+    /// The time on processors of its process, since that began.
+    pub process_seconds: f64,
+    pub wrong_payloads: u64,
 }
 
 impl Exchange {
+    #[expect(clippy::disallowed_methods, reason = "it is measured how long an end takes")]
     pub fn new(stream: impl Into<OwnedFd>) -> io::Result<Self> {
         let stream = UnixStream::from(stream.into());
         stream.set_read_timeout(Some(TIMEOUT))?;
-        Ok(Self { stream: BufReader::new(stream) })
+        Ok(Self {
+            stream: BufReader::new(stream),
+            opened: Instant::now(),
+            begun: None,
+            wrong_payloads: 0,
+        })
     }
 
     pub fn send(&mut self, what: &impl Serialize) -> Result<(), PerfError> {
@@ -58,6 +80,50 @@ impl Exchange {
         self.swap(&()).map(drop)
     }
 
+    pub const fn add_wrong_payloads(&mut self, count: u64) {
+        self.wrong_payloads += count;
+    }
+
+    /// As [`Exchange::meet`], after which messages are measured.
+    pub fn begin(&mut self, plan: &Plan) -> Result<(), PerfError> {
+        self.meet()?;
+        self.begun = Some((CpuWatch::start(plan), self.opened.elapsed()));
+        Ok(())
+    }
+
+    /// Ends a measurement; for the client, with the server's report.
+    pub fn end(
+        &mut self,
+        outcome: Option<MeasurementOutcome>,
+    ) -> Result<Option<(Measured, ServerReport)>, PerfError> {
+        let (cores_busy, setup) = match &self.begun {
+            Some((watch, setup)) => (watch.cores_busy(), *setup),
+            None => return Err(PerfError::Local("the measurement has not begun".into())),
+        };
+        let Some(outcome) = outcome else {
+            // The client may measure for an hour. One that has failed hangs up.
+            self.stream.get_ref().set_read_timeout(None)?;
+            let (process_seconds, wrong_payloads) = (cpu::process_seconds(), self.wrong_payloads);
+            let report = ServerReport { cores_busy, process_seconds, wrong_payloads };
+            return match self.receive() {
+                Ok(()) => self.send(&report).map(|()| None),
+                Err(_) => Ok(None),
+            };
+        };
+        let report: ServerReport = self.send(&()).and_then(|()| self.receive())?;
+        match self.wrong_payloads + report.wrong_payloads {
+            0 => {}
+            wrong => return Err(PerfError::WrongPayloads(wrong)),
+        }
+        let measured = Measured {
+            outcome,
+            setup_seconds: setup.as_secs_f64(),
+            cores_busy: [cores_busy, report.cores_busy],
+            disturbance: None,
+        };
+        Ok(Some((measured, report)))
+    }
+
     /// Whether the other end has sent a message or hung up.
     pub fn is_over(&mut self) -> bool {
         let is_quiet = self.stream.get_ref().set_nonblocking(true).is_ok()
@@ -70,6 +136,7 @@ impl Exchange {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plan::{Layer, MeasuredTransport, What};
 
     #[test]
     fn ends_exchange_lines_and_detect_the_end() {
@@ -86,5 +153,35 @@ mod tests {
         drop(other);
         assert!(one.is_over());
         assert!(one.receive::<u32>().is_err());
+    }
+
+    #[test]
+    fn a_wrong_payload_at_either_end_is_no_measurement() {
+        for wrong in [[0, 0], [1, 0], [0, 2]] {
+            let (client, server) = UnixStream::pair().expect("there are sockets");
+            let plan = Plan::new(What::Connect, Layer::Verbs, MeasuredTransport::Rc, 64);
+            let play = |stream, wrong, outcome| {
+                let mut exchange = Exchange::new(stream).expect("a stream");
+                exchange.begin(&plan).expect("the other end is there");
+                exchange.add_wrong_payloads(wrong);
+                exchange.end(outcome)
+            };
+            let outcome = MeasurementOutcome::Connections { per_second: 1.0, first_ns: None };
+            let measured = std::thread::scope(|scope| {
+                let server = scope.spawn(|| play(server, wrong[1], None));
+                let measured = play(client, wrong[0], Some(outcome));
+                assert!(
+                    server.join().expect("it does not panic").expect("all goes well").is_none()
+                );
+                measured
+            });
+            match measured {
+                Ok(measured) => assert!(measured.is_some() && wrong == [0, 0]),
+                Err(error) => {
+                    let text = error.to_string();
+                    assert!(text.starts_with(&(wrong[0] + wrong[1]).to_string()), "{text}");
+                }
+            }
+        }
     }
 }

@@ -7,6 +7,7 @@
 //! deviation: times of programs are skewed, and a pause of the machine would count as much as all
 //! other values together.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -17,7 +18,7 @@ const ERROR_MAX: f64 = 0.05;
 /// median with 94 %.
 pub const DECIDING_MIN: u32 = 6;
 
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Estimate {
     pub median: f64,
     /// Holds the median of all such values with a confidence of 95 % or more; `None` for less than
@@ -53,7 +54,8 @@ fn rank(count: usize) -> Option<usize> {
     outside
 }
 
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
 pub enum Budget {
     AtMost(f64),
     AtLeast(f64),
@@ -86,7 +88,7 @@ impl fmt::Display for Budget {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum BudgetVerdict {
     Met,

@@ -5,11 +5,14 @@
 //! 1. [`plan`]: the measurements; [`pair`]: the two ends of one, in threads or processes;
 //!    [`exchange`]: the control connection between them; [`remote`]: ends on two hosts; [`rounds`]:
 //!    several measurements of a plan, [`campaign`]: of many plans from a file; [`stored`]: a run as
-//!    a file, [`mod@diff`]: what moved from one to another, [`report`]: as a page;
-//! 2. [`verbs`], [`sockets`]: the layers; [`programs`]: sockets at their defaults;
+//!    a file, [`mod@diff`]: what moved from one to another, [`report`]: as a page,
+//!    a drawing, or values for other programs;
+//! 2. [`verbs`], [`sockets`]: the layers; [`programs`]: sockets at their defaults; [`payload`]: what
+//!    messages carry, and how receivers check it;
 //!    [`mod@echo`]: the engine without sockets; [`bring_up`]: a subnet from cables to active
 //!    ports; [`samples`]: histograms and rates;
-//! 3. [`peers`]: programs of others, and [`machine`]: the limits of the cores;
+//! 3. [`peers`]: programs of others, and [`machine`]: the limits of the cores, of which
+//!    [`controls`] stand beside every run; [`cpu`]: the cores that an end keeps busy;
 //! 4. [`isolation`]: latency with and without a storm of management; [`scaling`]: two workers
 //!    against one; [`datagrams`]: both ends of UDP in a thread; [`null_router`]: a router without
 //!    links, [`forward`]: its highest rate, [`rfc2544`]: loss and latency at lower rates;
@@ -63,6 +66,8 @@
 pub mod bring_up;
 pub mod campaign;
 pub mod compare;
+pub mod controls;
+pub mod cpu;
 pub mod datagrams;
 pub mod diff;
 pub mod disturbance;
@@ -76,6 +81,7 @@ pub mod judgement;
 pub mod machine;
 pub mod null_router;
 pub mod pair;
+pub mod payload;
 pub mod peers;
 pub mod plan;
 pub mod programs;

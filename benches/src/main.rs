@@ -12,11 +12,11 @@ mod arguments;
 
 use arguments::{
     Action, Arguments, CampaignArguments, Compare, Diff, ForwardArguments, IsolationArguments,
-    Measure, Place, ScalingArguments, Serve,
+    Measure, Place, ReportArguments, ReportFormat, ScalingArguments, Serve,
 };
 use clap::Parser;
 use pollux_perf::campaign::Campaign;
-use pollux_perf::compare::compare;
+use pollux_perf::compare;
 use pollux_perf::diff;
 use pollux_perf::error::PerfError;
 use pollux_perf::forward;
@@ -28,7 +28,7 @@ use pollux_perf::plan::{Plan, What};
 use pollux_perf::remote::{self, ServeConfig};
 use pollux_perf::report;
 use pollux_perf::rfc2544;
-use pollux_perf::rounds::{self, RoundsProgress};
+use pollux_perf::rounds::{self, RoundsConfig, RoundsProgress};
 use pollux_perf::scaling;
 use pollux_perf::stored::StoredRun;
 use pollux_perf::verbs::bytes_per_connection;
@@ -55,9 +55,8 @@ fn main() -> ExitCode {
         Action::Forward(arguments) => run_forward(&arguments),
         Action::Campaign(arguments) => run_campaign(&arguments),
         Action::Diff(arguments) => run_diff(&arguments),
-        Action::Report { run } => {
-            StoredRun::read(&run).map(|run| println!("{}", report::page(&run))).map_err(Into::into)
-        }
+        Action::Report(arguments) => run_report(&arguments),
+        Action::Schema => print_schema(),
         Action::Serve(arguments) => run_serve(&arguments),
         Action::ServeOne { config } => {
             remote::serve_one(&config).map(|what| println!("{what}")).map_err(Into::into)
@@ -107,6 +106,7 @@ fn run_measure(what: What, measure: &Measure) -> Result<(), Box<dyn Error>> {
         per_second: measure.rate,
         sleeps: measure.sleep,
         program: measure.sockets,
+        unchecked: measure.unchecked,
         devices: measure
             .device
             .clone()
@@ -124,11 +124,12 @@ fn run_measure(what: What, measure: &Measure) -> Result<(), Box<dyn Error>> {
         }
         Ok(())
     };
-    let connect = measure.connect.as_deref();
-    print_pretty(
-        &rounds::measure(plans, measure.rounds, connect, None, report)?,
-        measure.place.json,
-    )
+    let config = RoundsConfig {
+        rounds: measure.rounds,
+        server: measure.connect.as_deref(),
+        keeps_disturbed: measure.keep_disturbed,
+    };
+    print_pretty(&rounds::measure(plans, &config, None, report)?, measure.place.json)
 }
 
 fn run_campaign(arguments: &CampaignArguments) -> Result<(), Box<dyn Error>> {
@@ -145,12 +146,17 @@ fn run_campaign(arguments: &CampaignArguments) -> Result<(), Box<dyn Error>> {
     check_cores(&campaign.cores)?;
     campaign.fifo.map_or(Ok(()), |fifo| prioritize(fifo + 1, std::process::id().to_string()))?;
     let begun = into.exists().then(|| StoredRun::read(into)).transpose()?;
-    let (plans, rounds) = (campaign.plans()?, campaign.rounds);
+    let plans = campaign.plans()?;
+    let config = RoundsConfig {
+        rounds: campaign.rounds,
+        server: campaign.connect.as_deref(),
+        keeps_disturbed: campaign.keep_disturbed,
+    };
     let report = |progress: &RoundsProgress<'_>, run: &StoredRun| {
         eprintln!("{progress}");
         run.write(into)
     };
-    let run = rounds::measure(plans, rounds, campaign.connect.as_deref(), begun, report)?;
+    let run = rounds::measure(plans, &config, begun, report)?;
     run.write(into)?;
     print!("{run}");
     Ok(())
@@ -164,6 +170,24 @@ fn run_diff(arguments: &Diff) -> Result<(), Box<dyn Error>> {
         true => Err("some rows are worse".into()),
         false => Ok(()),
     }
+}
+
+fn run_report(arguments: &ReportArguments) -> Result<(), Box<dyn Error>> {
+    let run = StoredRun::read(&arguments.run)?;
+    let text = match arguments.format {
+        ReportFormat::Html => report::page(&run),
+        ReportFormat::Svg => report::svg(&run),
+        ReportFormat::Csv => report::csv(&run),
+        ReportFormat::HdrLog => report::hdr_log(&run),
+        ReportFormat::Markdown => compare::Table(&run.rows).to_string(),
+    };
+    print!("{text}");
+    Ok(())
+}
+
+fn print_schema() -> Result<(), Box<dyn Error>> {
+    println!("{}", serde_json::to_string_pretty(&schemars::schema_for!(StoredRun))?);
+    Ok(())
 }
 
 fn run_serve(arguments: &Serve) -> Result<(), Box<dyn Error>> {
@@ -189,12 +213,9 @@ fn run_compare(arguments: &Compare) -> Result<(), Box<dyn Error>> {
     let (pairs, duration) = if arguments.quick { (3, 300) } else { (7, 1000) };
     let duration = Duration::from_millis(duration);
     let config = RunConfig { cores: arguments.place.cores, fifo: arguments.place.fifo, duration };
-    let comparison = compare(&config, pairs, |what| eprintln!("{what}"));
-    match arguments.place.json {
-        true => println!("{}", serde_json::to_string_pretty(&comparison)?),
-        false => println!("{comparison}"),
-    }
-    let missing: Vec<_> = comparison.without_peer().map(|row| row.id).collect();
+    let run = compare::compare(&config, pairs, |what| eprintln!("{what}"));
+    print_pretty(&run, arguments.place.json)?;
+    let missing = compare::without_peer(&run);
     if arguments.all_peers && !missing.is_empty() {
         return Err(format!("peers without a figure: {}", missing.join(", ")).into());
     }

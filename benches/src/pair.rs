@@ -11,7 +11,7 @@
 
 use crate::error::PerfError;
 use crate::exchange::Exchange;
-use crate::plan::{EndRole, Layer, MeasurementOutcome, Plan, ProgramSockets};
+use crate::plan::{EndRole, Layer, Measured, MeasurementOutcome, Plan, ProgramSockets};
 use crate::{programs, sockets, verbs};
 use pollux_node::fabric::Embedded;
 use std::ffi::OsStr;
@@ -20,7 +20,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
 
-pub fn run(plan: &Plan) -> Result<MeasurementOutcome, PerfError> {
+pub fn run(plan: &Plan) -> Result<Measured, PerfError> {
     plan.check()?;
     let needs_fabric = plan.devices.is_none()
         && plan.program != Some(ProgramSockets::Kernel)
@@ -31,7 +31,7 @@ pub fn run(plan: &Plan) -> Result<MeasurementOutcome, PerfError> {
     if plan.processes { in_processes(plan) } else { in_threads(plan) }
 }
 
-fn in_threads(plan: &Plan) -> Result<MeasurementOutcome, PerfError> {
+fn in_threads(plan: &Plan) -> Result<Measured, PerfError> {
     let (near, far) = UnixStream::pair()?;
     let [mut first, mut second] = match plan.layer {
         Layer::Verbs if plan.devices.is_none() => verbs::end::devices(false).map(Some),
@@ -41,13 +41,14 @@ fn in_threads(plan: &Plan) -> Result<MeasurementOutcome, PerfError> {
         let device = if role == EndRole::Client { first.take() } else { second.take() };
         move || {
             let exchange = &mut Exchange::new(stream)?;
-            match device {
+            let outcome = match device {
                 Some(device) => {
                     pin(plan, role);
                     verbs::play(plan, role, Box::new(device), 1, exchange)
                 }
                 None => play(plan, role, exchange),
-            }
+            };
+            exchange.end(outcome?)
         }
     };
     let (client, server) = (play(EndRole::Client, near), play(EndRole::Server, far));
@@ -57,7 +58,7 @@ fn in_threads(plan: &Plan) -> Result<MeasurementOutcome, PerfError> {
         let outcome = client.join().expect("the client does not panic");
         // If both fail, the client fails since the server is gone: the error of the server counts.
         server.join().expect("the server does not panic")?;
-        Ok(outcome?.expect("a client has an outcome"))
+        Ok(outcome?.expect("a client has an outcome").0)
     })
 }
 
@@ -83,7 +84,7 @@ pub fn play(
     }
 }
 
-fn in_processes(plan: &Plan) -> Result<MeasurementOutcome, PerfError> {
+fn in_processes(plan: &Plan) -> Result<Measured, PerfError> {
     let (near, far) = UnixStream::pair()?;
     let mut server = Process(part(plan, EndRole::Server, far, Stdio::null())?);
     let mut client = Process(part(plan, EndRole::Client, near, Stdio::piped())?);
@@ -94,7 +95,7 @@ fn in_processes(plan: &Plan) -> Result<MeasurementOutcome, PerfError> {
     // Without a client, a server may wait for ever.
     let has_succeeded = client.0.wait()?.success() && server.0.wait()?.success();
     match serde_json::from_str(&output) {
-        Ok(outcome) if has_succeeded => Ok(outcome),
+        Ok(measured) if has_succeeded => Ok(measured),
         _ => Err(PerfError::Local("a measuring process failed; see its error above".into())),
     }
 }
@@ -132,8 +133,10 @@ pub fn play_part(argument: &str) -> Result<(), PerfError> {
     let (role, plan): (EndRole, Plan) =
         serde_json::from_str(argument).map_err(|error| PerfError::Plan(error.to_string()))?;
     let stream = io::stdin().as_fd().try_clone_to_owned()?;
-    if let Some(outcome) = play(&plan, role, &mut Exchange::new(stream)?)? {
-        println!("{}", serde_json::to_string(&outcome).map_err(io::Error::from)?);
+    let mut exchange = Exchange::new(stream)?;
+    let outcome = play(&plan, role, &mut exchange)?;
+    if let Some((measured, _)) = exchange.end(outcome)? {
+        println!("{}", serde_json::to_string(&measured).map_err(io::Error::from)?);
     }
     Ok(())
 }

@@ -1,10 +1,12 @@
 //! The plan of a measurement, which both ends get, and its outcome.
 
+use crate::disturbance::Disturbance;
 use crate::error::PerfError;
 use crate::samples::Latency;
 use clap::ValueEnum;
 use pollux::Mode;
 use pollux_verbs::QpType;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::net::IpAddr;
@@ -14,7 +16,7 @@ pub const MESSAGE_BYTES_MAX: u32 = 8 << 20;
 /// The longest payload of UDP over a connection of 65,520 bytes, and over datagrams of 2,044.
 const UDP_BYTES_MAX: [u32; 2] = [65_520 - 28, 2_044 - 28];
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum What {
     /// Half the round trip of one message at a time.
@@ -26,7 +28,7 @@ pub enum What {
     Connect,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Layer {
     /// Queue pairs.
@@ -37,7 +39,7 @@ pub enum Layer {
     Tcp,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum MeasuredTransport {
     /// Reliable connections.
@@ -67,7 +69,7 @@ impl MeasuredTransport {
 }
 
 /// Sockets of a program that makes blocking calls.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum ProgramSockets {
     /// The library's, served by the calling thread.
@@ -78,7 +80,7 @@ pub enum ProgramSockets {
     Kernel,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Plan {
     pub what: What,
     pub layer: Layer,
@@ -86,6 +88,8 @@ pub struct Plan {
     /// Bytes of a message; for TCP, of a write.
     pub bytes: u32,
     /// Without the warm-up.
+    #[serde(rename = "duration_seconds", with = "seconds")]
+    #[schemars(with = "f64")]
     pub duration: Duration,
     /// Messages per second in an open loop, whether or not earlier messages were answered; without
     /// it, a closed loop.
@@ -94,6 +98,8 @@ pub struct Plan {
     pub sleeps: bool,
     /// A program at defaults instead of one that polls.
     pub program: Option<ProgramSockets>,
+    /// Whether receivers do not look at payloads ([`crate::payload`]), as other harnesses do.
+    pub unchecked: bool,
     /// Of client and server; by default adapters of a software fabric of this process.
     pub devices: Option<[String; 2]>,
     /// The address of the server's host, where the kernel's sockets listen; by default loopback.
@@ -103,12 +109,27 @@ pub struct Plan {
     pub cores: [usize; 2],
 }
 
+/// Durations as numbers.
+mod seconds {
+    use serde::{Deserialize, Deserializer, Serializer};
+    use std::time::Duration;
+
+    pub(super) fn serialize<S: Serializer>(it: &Duration, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_f64(it.as_secs_f64())
+    }
+
+    pub(super) fn deserialize<'a, D: Deserializer<'a>>(from: D) -> Result<Duration, D::Error> {
+        let seconds = f64::deserialize(from)?;
+        Duration::try_from_secs_f64(seconds).map_err(serde::de::Error::custom)
+    }
+}
+
 impl Plan {
     /// A measurement between threads on cores 0 and 1, on a software fabric of this process.
     pub const fn new(what: What, layer: Layer, transport: MeasuredTransport, bytes: u32) -> Self {
         let duration = Duration::from_secs(1);
         let (per_second, program, devices, host, fifo) = (None, None, None, None, None);
-        let (processes, sleeps, cores) = (false, false, [0, 1]);
+        let (processes, sleeps, unchecked, cores) = (false, false, false, [0, 1]);
         Self {
             what,
             layer,
@@ -118,6 +139,7 @@ impl Plan {
             per_second,
             sleeps,
             program,
+            unchecked,
             devices,
             host,
             processes,
@@ -185,7 +207,8 @@ impl Plan {
         let rate = self.per_second.map(|rate| format!(", {rate}/s")).unwrap_or_default();
         let sleeps = if self.sleeps { ", server sleeps" } else { "" };
         let ends = if self.processes { ", processes" } else { "" };
-        format!("{by}{rate}{sleeps}{ends}")
+        let unchecked = if self.unchecked { ", unchecked" } else { "" };
+        format!("{by}{rate}{sleeps}{ends}{unchecked}")
     }
 }
 
@@ -203,7 +226,7 @@ pub enum EndRole {
     Server,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum MeasurementOutcome {
     Latency(Latency),
@@ -216,9 +239,27 @@ pub enum MeasurementOutcome {
     },
     Connections {
         per_second: f64,
-        /// Nanoseconds of the first one, if it was measured.
-        first: Option<f64>,
+        /// The time of the first one, if it was measured.
+        first_ns: Option<f64>,
     },
+}
+
+/// A plan that was measured once.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Measured {
+    pub outcome: MeasurementOutcome,
+    /// Until both ends were ready: devices, interfaces and queue pairs.
+    pub setup_seconds: f64,
+    /// How many cores the client and the server kept busy, each by its own clock.
+    pub cores_busy: [Option<f64>; 2],
+    /// What else the machine did; `None` if nobody watched.
+    pub disturbance: Option<Disturbance>,
+}
+
+impl Measured {
+    pub fn is_disturbed(&self) -> bool {
+        self.disturbance.is_some_and(|it| it.is_too_much())
+    }
 }
 
 impl MeasurementOutcome {

@@ -7,6 +7,7 @@
 
 use crate::error::PerfError;
 use crate::exchange::Exchange;
+use crate::payload::NumberedMessage;
 use crate::plan::{EndRole, MeasurementOutcome, Plan, ProgramSockets, What};
 use crate::samples::{per_second, ping_pong};
 use crate::sockets::at;
@@ -118,12 +119,16 @@ fn play_with(
         EndRole::Server => {
             let (listener, at) = sockets.listen()?;
             exchange.send(&at)?;
-            serve(sockets, &listener, plan)?;
+            exchange.begin(plan)?;
+            exchange.add_wrong_payloads(serve(sockets, &listener, plan)?);
             Ok(None)
         }
         EndRole::Client => {
             let to = exchange.receive()?;
-            let outcome = measure(sockets, plan, to);
+            exchange.begin(plan)?;
+            let mut message = NumberedMessage::new(plan.bytes as usize, !plan.unchecked);
+            let outcome = measure(sockets, plan, to, &mut message);
+            exchange.add_wrong_payloads(message.wrong());
             // A connection without a byte ends the server.
             drop(sockets.connect(to)?);
             outcome.map(Some)
@@ -131,18 +136,20 @@ fn play_with(
     }
 }
 
-/// Answers each connection with the same bytes, until one ends without any.
-fn serve<S: Sockets>(sockets: &S, listener: &S::Listener, plan: &Plan) -> io::Result<()> {
-    let mut buffer = vec![0; plan.bytes as usize];
+/// Answers each connection with the same bytes, until one ends without any. Returns how many
+/// messages were wrong.
+fn serve<S: Sockets>(sockets: &S, listener: &S::Listener, plan: &Plan) -> io::Result<u64> {
+    let mut message = NumberedMessage::new(plan.bytes as usize, !plan.unchecked);
     loop {
         let mut stream = sockets.accept(listener)?;
         let mut requests = 0;
-        while is_read(&mut stream, &mut buffer)? {
-            stream.write_all(&buffer)?;
+        while is_read(&mut stream, &mut message.bytes)? {
+            stream.write_all(&message.bytes)?;
+            message.check_request();
             requests += 1;
         }
         if requests == 0 {
-            return Ok(());
+            return Ok(message.wrong());
         }
     }
 }
@@ -159,16 +166,24 @@ fn measure<S: Sockets>(
     sockets: &S,
     plan: &Plan,
     to: SocketAddr,
+    message: &mut NumberedMessage,
 ) -> Result<MeasurementOutcome, PerfError> {
-    let mut buffer = vec![7; plan.bytes as usize];
     let mut round = |stream: &mut S::Stream| -> io::Result<()> {
-        stream.write_all(&buffer)?;
-        stream.read_exact(&mut buffer)
+        message.renew();
+        stream.write_all(&message.bytes)?;
+        stream.read_exact(&mut message.bytes)?;
+        message.check_answer();
+        Ok(())
     };
+    #[expect(clippy::disallowed_methods, reason = "this is what is measured")]
+    let begun = Instant::now();
     match plan.what {
         What::Lat => {
             let mut stream = sockets.connect(to)?;
-            let latency = ping_pong(plan.duration, plan.per_second, || Ok(round(&mut stream)?))?;
+            let opened = begun.elapsed();
+            let mut latency =
+                ping_pong(plan.duration, plan.per_second, || Ok(round(&mut stream)?))?;
+            latency.first_ns += opened.as_nanos() as f64;
             Ok(MeasurementOutcome::Latency(latency))
         }
         What::Connect => {
@@ -176,12 +191,10 @@ fn measure<S: Sockets>(
                 round(&mut sockets.connect(to)?)?;
                 Ok(1)
             };
-            #[expect(clippy::disallowed_methods, reason = "this is what is measured")]
-            let begun = Instant::now();
             connection()?;
-            let first = Some(begun.elapsed().as_nanos() as f64);
+            let first_ns = Some(begun.elapsed().as_nanos() as f64);
             let per_second = per_second(plan.duration, connection)?;
-            Ok(MeasurementOutcome::Connections { per_second, first })
+            Ok(MeasurementOutcome::Connections { per_second, first_ns })
         }
         What::Bw | What::Rate => unreachable!("Plan::check refuses it"),
     }

@@ -18,11 +18,12 @@ use crate::environment::Environment;
 use crate::error::PerfError;
 use crate::exchange::Exchange;
 use crate::pair::{Process, play, prioritize, with_priority};
-use crate::plan::{EndRole, MeasurementOutcome, Plan, ProgramSockets};
+use crate::plan::{EndRole, Measured, Plan, ProgramSockets};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::sockopt;
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use std::fs;
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::os::fd::{AsFd, OwnedFd};
@@ -32,7 +33,7 @@ use std::time::Duration;
 /// Of the server.
 pub const PORT: u16 = 7_091;
 /// Counts changes of what the ends say to each other.
-const PROTOCOL: u32 = 1;
+const PROTOCOL: u32 = 2;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// From the end of a client to that of its process here, if that does not end by itself.
 const GRACE: Duration = Duration::from_secs(1);
@@ -46,6 +47,16 @@ struct Hello {
     version: String,
     protocol: u32,
     environment: Environment,
+    /// Of the machine, since its last start.
+    boot: String,
+}
+
+/// The host of the other end.
+#[derive(Clone, Debug)]
+pub struct MeasuredServer {
+    pub environment: Environment,
+    /// The time on processors of this machine that the server took, if it is the same.
+    pub seconds_here: f64,
 }
 
 impl Hello {
@@ -55,13 +66,15 @@ impl Hello {
             version: env!("CARGO_PKG_VERSION").into(),
             protocol: PROTOCOL,
             environment: Environment::now(fifo),
+            boot: fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default(),
         }
     }
 
-    fn check(self) -> Result<Environment, PerfError> {
-        let Self { program, version, protocol, environment } = self;
-        match (program.as_str(), protocol) {
-            ("pollux-perf", PROTOCOL) => Ok(environment),
+    /// Without a message of the same version, nothing can be measured.
+    fn check(self) -> Result<Self, PerfError> {
+        let Self { program, version, protocol, .. } = &self;
+        match (program.as_str(), *protocol) {
+            ("pollux-perf", PROTOCOL) => Ok(self),
             ("pollux-perf", other) => Err(PerfError::OtherEnd(format!(
                 "it is pollux-perf {version} and speaks version {other}, we {PROTOCOL}: run the \
                  same version on both hosts"
@@ -117,7 +130,8 @@ pub fn serve_one(config: &str) -> Result<String, PerfError> {
         let plan = plan_here(exchange.receive()?, &config, here);
         exchange.send(&plan.as_ref().map(drop).map_err(PerfError::to_string))?;
         let plan = plan?;
-        play(&plan, EndRole::Server, &mut exchange).map(|_| plan)
+        let outcome = play(&plan, EndRole::Server, &mut exchange)?;
+        exchange.end(outcome).map(|_| plan)
     };
     match play_for() {
         Ok(plan) => Ok(about(&plan)),
@@ -151,9 +165,9 @@ fn plan_here(plan: Plan, config: &ServeConfig, here: SocketAddr) -> Result<Plan,
     Ok(Plan { devices, fifo, cores, host, processes: true, ..plan })
 }
 
-/// Measures with the server of another host, from this thread; returns its environment, too. `plan`
-/// has the device of this end alone.
-pub fn measure(plan: &Plan, server: &str) -> Result<(MeasurementOutcome, Environment), PerfError> {
+/// Measures with the server of another host, from this thread. `plan` has the device of this end
+/// alone.
+pub fn measure(plan: &Plan, server: &str) -> Result<(Measured, MeasuredServer), PerfError> {
     plan.check()?;
     if plan.devices.is_none() && plan.program != Some(ProgramSockets::Kernel) {
         let why = "--connect needs the --device of this end, but for --sockets kernel";
@@ -161,15 +175,21 @@ pub fn measure(plan: &Plan, server: &str) -> Result<(MeasurementOutcome, Environ
     }
     plan.fifo.map_or(Ok(()), |fifo| prioritize(fifo, std::process::id().to_string()))?;
     let mut exchange = Exchange::new(connect(server)?)?;
-    let hello = exchange.swap(&Hello::of(plan.fifo)).map_err(|error| {
+    let mine = Hello::of(plan.fifo);
+    let theirs = exchange.swap(&mine).map_err(|error| {
         PerfError::OtherEnd(format!("{server}: {error}; it may be serving another client"))
     });
-    let environment = hello?.check()?;
+    let theirs = theirs?.check()?;
     exchange.send(plan)?;
     let answer: Result<(), String> = exchange.receive()?;
     answer.map_err(PerfError::OtherEnd)?;
+    // An end in this process has the clock of the process.
+    let plan = &Plan { processes: true, ..plan.clone() };
     let outcome = play(plan, EndRole::Client, &mut exchange)?;
-    Ok((outcome.expect("a client has an outcome"), environment))
+    let (measured, report) = exchange.end(outcome)?.expect("a client has an outcome");
+    let is_here = theirs.boot == mine.boot;
+    let seconds_here = if is_here { report.process_seconds } else { 0.0 };
+    Ok((measured, MeasuredServer { environment: theirs.environment, seconds_here }))
 }
 
 fn connect(server: &str) -> Result<TcpStream, PerfError> {

@@ -6,7 +6,10 @@
 //! that it delayed and not in one only (coordinated omission).
 
 use crate::error::PerfError;
+use base64::prelude::{BASE64_STANDARD, Engine};
 use hdrhistogram::Histogram;
+use hdrhistogram::serialization::{Serializer, V2DeflateSerializer};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
 
@@ -15,36 +18,58 @@ const WARM_UP: Duration = Duration::from_millis(100);
 const NANOSECONDS_MAX: u64 = 60_000_000_000;
 const PERCENTILES: [f64; 7] = [50.0, 75.0, 90.0, 99.0, 99.9, 99.99, 99.999];
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Latency {
     pub samples: u64,
     /// Messages that were lost and sent again, including those of the warm-up.
     pub lost: u64,
-    pub min: f64,
-    pub mean: f64,
-    /// Pairs of percent and nanoseconds.
-    pub percentiles: Vec<(f64, f64)>,
-    pub max: f64,
+    /// Until the first message was answered, which is before the warm-up: both ways, with all that
+    /// had to be found and opened for it.
+    pub first_ns: f64,
+    pub min_ns: f64,
+    pub mean_ns: f64,
+    pub percentiles: Vec<Percentile>,
+    pub max_ns: f64,
+    /// Whole round trips in nanoseconds: a histogram of HdrHistogram, as its logs have it (V2,
+    /// deflated, in base 64).
+    pub round_trips: String,
+}
+
+/// That many of all messages took so long or less.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Percentile {
+    pub percent: f64,
+    pub ns: f64,
 }
 
 impl Latency {
     /// `None` unless [`Latency::percentiles`] has it.
     pub fn percentile(&self, wanted: f64) -> Option<f64> {
-        self.percentiles.iter().find(|(part, _)| *part == wanted).map(|(_, value)| *value)
+        self.percentiles.iter().find(|one| one.percent == wanted).map(|one| one.ns)
     }
 
-    fn of(round_trips: &Histogram<u64>) -> Self {
+    pub fn of(round_trips: &Histogram<u64>, first: Duration) -> Self {
         let half = |nanoseconds: u64| nanoseconds as f64 / 2.0;
-        let at = |part: f64| (part, half(round_trips.value_at_percentile(part)));
+        let at =
+            |percent| Percentile { percent, ns: half(round_trips.value_at_percentile(percent)) };
         Self {
             samples: round_trips.len(),
             lost: 0,
-            min: half(round_trips.min()),
-            mean: round_trips.mean() / 2.0,
+            first_ns: first.as_nanos() as f64,
+            min_ns: half(round_trips.min()),
+            mean_ns: round_trips.mean() / 2.0,
             percentiles: PERCENTILES.map(at).to_vec(),
-            max: half(round_trips.max()),
+            max_ns: half(round_trips.max()),
+            round_trips: encode(round_trips),
         }
     }
+}
+
+fn encode(histogram: &Histogram<u64>) -> String {
+    let mut bytes = Vec::new();
+    let written = V2DeflateSerializer::new().serialize(histogram, &mut bytes);
+    written.expect("a vector takes all");
+    BASE64_STANDARD.encode(bytes)
 }
 
 /// A histogram of nanoseconds, with three digits.
@@ -62,8 +87,10 @@ pub fn ping_pong(
     per_second: Option<u32>,
     mut round: impl FnMut() -> Result<(), PerfError>,
 ) -> Result<Latency, PerfError> {
-    let warm = Instant::now() + WARM_UP;
-    while Instant::now() < warm {
+    let begun = Instant::now();
+    round()?;
+    let first = begun.elapsed();
+    while begun.elapsed() < WARM_UP {
         round()?;
     }
     let mut round_trips = histogram();
@@ -80,7 +107,7 @@ pub fn ping_pong(
         due = interval.map_or(now, |interval| due + interval);
         // Every message scheduled within the duration counts, late ones included.
         if due >= end {
-            return Ok(Latency::of(&round_trips));
+            return Ok(Latency::of(&round_trips, first));
         }
     }
 }
@@ -139,6 +166,7 @@ pub fn spread_text([middle, least, largest]: [f64; 3], digits: usize) -> String 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use hdrhistogram::serialization::Deserializer;
 
     #[test]
     fn a_spread_is_the_median_between_least_and_largest() {
@@ -150,11 +178,15 @@ mod tests {
     fn latency_is_half_of_round_trips() {
         let mut round_trips = Histogram::new_with_bounds(1, NANOSECONDS_MAX, 3).expect("bounds");
         (1..=1000).for_each(|round| round_trips.record(round * 2).expect("within the bounds"));
-        let latency = Latency::of(&round_trips);
-        assert_eq!((latency.samples, latency.min, latency.max), (1000, 1.0, 1000.0));
+        let latency = Latency::of(&round_trips, Duration::from_micros(7));
+        assert_eq!((latency.samples, latency.min_ns, latency.max_ns), (1000, 1.0, 1000.0));
         assert_eq!(latency.percentile(50.0), Some(500.0));
         assert_eq!(latency.percentile(90.0), Some(900.0));
-        assert_eq!(latency.percentile(12.5), None);
+        assert_eq!((latency.percentile(12.5), latency.first_ns), (None, 7000.0));
+        let kept = BASE64_STANDARD.decode(&latency.round_trips).expect("it is base 64");
+        let kept: Histogram<u64> =
+            Deserializer::new().deserialize(&mut &kept[..]).expect("it is a histogram");
+        assert_eq!(kept, round_trips);
     }
 
     #[test]

@@ -2,13 +2,14 @@
 
 use crate::error::PerfError;
 use crate::exchange::Exchange;
+use crate::payload::{self, MessageStream, NumberedMessage, PayloadCheck};
 use crate::plan::{EndRole, Layer, MeasuredTransport, MeasurementOutcome, Plan, What};
 use crate::samples::{per_second, ping_pong};
 use pollux::stack::{StackConfig, TcpConfig};
 use pollux::{Interface, Node, TcpListener, TcpStream, UdpSlot, UdpSocket};
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const PORT: u16 = 7000;
 /// Timeout of a request to warm up: addresses are resolved and connections are opened first.
@@ -48,9 +49,9 @@ pub fn play(
     if plan.layer == Layer::Tcp {
         let is_server = role == EndRole::Server;
         let listener = is_server.then(|| interface.tcp_listen(at(role), 128)).transpose()?;
-        exchange.meet()?;
+        exchange.begin(plan)?;
         return match listener {
-            None => client_tcp(plan, &interface).map(Some),
+            None => client_tcp(plan, &interface, exchange).map(Some),
             Some(listener) => server_tcp(plan, &listener, exchange).map(|()| None),
         };
     }
@@ -102,14 +103,24 @@ fn client_udp(
     exchange: &mut Exchange,
 ) -> Result<MeasurementOutcome, PerfError> {
     let (peer, mut buffer) = (at(EndRole::Server), vec![0; 1 << 16]);
-    let payload = vec![7; plan.bytes as usize];
-    warm_up(plan, socket, &mut buffer)?;
-    exchange.meet()?;
+    let first = warm_up(plan, socket, &mut buffer)?;
+    exchange.begin(plan)?;
     if plan.what == What::Lat {
-        return ping_datagrams(plan, socket, payload, buffer);
+        return ping_datagrams(plan, socket, first, exchange);
     }
-    let (batch, mut sent) = ([(&payload[..], peer); BATCH], 0);
+    let bytes = plan.bytes as usize;
+    let mut payloads = vec![vec![7; bytes]; BATCH];
+    if !plan.unchecked {
+        payloads.iter_mut().for_each(|one| payload::prepare(&mut one[..], bytes));
+    }
+    let mut sent = 0;
     let rate = per_second(plan.duration, || {
+        if !plan.unchecked {
+            for (message, number) in payloads.iter_mut().zip(sent..) {
+                payload::write(&mut message[..], bytes, number);
+            }
+        }
+        let batch: [_; BATCH] = std::array::from_fn(|nth| (&payloads[nth][..], peer));
         // Sending alone does not poll completions.
         let send = || {
             interface.step();
@@ -127,18 +138,29 @@ fn client_udp(
 fn ping_datagrams(
     plan: &Plan,
     socket: &UdpSocket,
-    mut request: Vec<u8>,
-    mut reply: Vec<u8>,
+    first: Duration,
+    exchange: &mut Exchange,
 ) -> Result<MeasurementOutcome, PerfError> {
-    let (mut number, mut lost) = (0u32, 0);
-    let digits = request.len().min(4);
+    let bytes = plan.bytes as usize;
+    let (mut request, mut reply) = (vec![7; bytes], vec![0; 1 << 16]);
+    let (mut number, mut lost, mut check) = (0u64, 0, PayloadCheck::default());
+    if !plan.unchecked {
+        payload::prepare(&mut request[..], bytes);
+    }
+    let digits = bytes.min(8);
     let mut latency = ping_pong(plan.duration, plan.per_second, || {
-        number = number.wrapping_add(1);
-        request[..digits].copy_from_slice(&number.to_ne_bytes()[..digits]);
+        number += 1;
+        match plan.unchecked {
+            true => request[..digits].copy_from_slice(&number.to_le_bytes()[..digits]),
+            false => payload::write(&mut request[..], bytes, number),
+        }
         for _ in 0..TRIES_MAX {
             poll(|| socket.send_to(&request, at(EndRole::Server)), || true)?;
             while poll(|| socket.recv_from(&mut reply), || true)?.is_some() {
                 if reply[..digits] == request[..digits] {
+                    if !plan.unchecked {
+                        check.check_is(&reply[..bytes], bytes, number);
+                    }
                     return Ok(());
                 }
             }
@@ -146,16 +168,20 @@ fn ping_datagrams(
         }
         Err(PerfError::OtherEnd(format!("no reply to {TRIES_MAX} datagrams")))
     })?;
-    latency.lost = lost;
+    (latency.lost, latency.first_ns) = (lost, first.as_nanos() as f64);
+    exchange.add_wrong_payloads(check.wrong);
     Ok(MeasurementOutcome::Latency(latency))
 }
 
 /// Sends requests until a reply arrives: at first address, path and connection are missing. A
-/// request above the MTU of datagrams proves that there is a connection.
-fn warm_up(plan: &Plan, socket: &UdpSocket, buffer: &mut [u8]) -> Result<(), PerfError> {
+/// request above the MTU of datagrams proves that there is a connection. Returns how long the first
+/// reply took.
+#[expect(clippy::disallowed_methods, reason = "this is what is measured")]
+fn warm_up(plan: &Plan, socket: &UdpSocket, buffer: &mut [u8]) -> Result<Duration, PerfError> {
     let first =
         vec![1; if plan.transport == MeasuredTransport::Ud { 1 } else { LONGER_THAN_DATAGRAMS }];
     socket.set_read_timeout(Some(WARM_UP_TIMEOUT))?;
+    let begun = Instant::now();
     let answered = (0..TRIES_MAX).any(|_| {
         let _ = socket.send_to(&first, at(EndRole::Server));
         socket.recv_from(buffer).is_ok()
@@ -163,10 +189,11 @@ fn warm_up(plan: &Plan, socket: &UdpSocket, buffer: &mut [u8]) -> Result<(), Per
     if !answered {
         return Err(PerfError::OtherEnd("no reply to any datagram".into()));
     }
+    let first = begun.elapsed();
     // Replies to requests that were sent twice.
     while socket.recv_from(buffer).is_ok() {}
     socket.set_nonblocking(true)?;
-    Ok(())
+    Ok(first)
 }
 
 fn server_udp(plan: &Plan, socket: &UdpSocket, exchange: &mut Exchange) -> Result<(), PerfError> {
@@ -175,44 +202,66 @@ fn server_udp(plan: &Plan, socket: &UdpSocket, exchange: &mut Exchange) -> Resul
         true => socket.set_read_timeout(Some(SLEEP)),
         false => socket.set_nonblocking(true),
     }?;
-    let mut echo = |socket: &UdpSocket, exchange: &mut Exchange| {
+    let mut check = PayloadCheck::default();
+    let mut echo = |is_checked: bool, exchange: &mut Exchange| {
         while let Some((len, from)) = poll(|| socket.recv_from(&mut buffer), || exchange.is_over())?
         {
             // The client sends a lost request again.
             let _ = socket.send_to(&buffer[..len], from);
+            if is_checked {
+                check.check_any(&buffer[..len], len);
+            }
         }
         Ok::<_, io::Error>(())
     };
-    echo(socket, exchange)?;
-    exchange.meet()?;
-    match plan.what {
-        What::Lat => Ok(echo(socket, exchange)?),
-        _ => drain_udp(plan, socket, exchange),
+    // Until the client is warm.
+    echo(false, exchange)?;
+    exchange.begin(plan)?;
+    if plan.what != What::Lat {
+        return drain_udp(plan, socket, exchange);
     }
+    echo(!plan.unchecked, exchange)?;
+    exchange.add_wrong_payloads(check.wrong);
+    Ok(())
 }
 
 fn drain_udp(plan: &Plan, socket: &UdpSocket, exchange: &mut Exchange) -> Result<(), PerfError> {
     let mut buffers = vec![vec![0; plan.bytes as usize]; BATCH];
     let slot = |buffer| UdpSlot { buffer, received: None };
     let mut slots: Vec<_> = buffers.iter_mut().map(|buffer| slot(&mut buffer[..])).collect();
-    let mut received = 0;
+    let (mut received, mut check) = (0, PayloadCheck::default());
     while let Some(count) = poll(|| socket.recv_batch(&mut slots), || exchange.is_over())? {
         received += count as u64;
+        for slot in slots[..count].iter().filter(|_| !plan.unchecked) {
+            check.check(&*slot.buffer, plan.bytes as usize);
+        }
     }
+    exchange.add_wrong_payloads(check.wrong);
     let _sent: u64 = exchange.receive()?;
     exchange.send(&received)
 }
 
-fn client_tcp(plan: &Plan, interface: &Interface) -> Result<MeasurementOutcome, PerfError> {
+#[expect(clippy::disallowed_methods, reason = "this is what is measured")]
+fn client_tcp(
+    plan: &Plan,
+    interface: &Interface,
+    exchange: &mut Exchange,
+) -> Result<MeasurementOutcome, PerfError> {
+    let begun = Instant::now();
     let mut stream = connect(interface)?;
-    let mut buffer = vec![7; plan.bytes as usize];
+    let opened = begun.elapsed();
+    let mut message = NumberedMessage::new(plan.bytes as usize, !plan.unchecked);
     match plan.what {
         What::Lat => {
-            let latency = ping_pong(plan.duration, plan.per_second, || {
-                write_all(&mut stream, &buffer)?;
-                read_exact(&mut stream, &mut buffer, || false)?;
+            let mut latency = ping_pong(plan.duration, plan.per_second, || {
+                message.renew();
+                write_all(&mut stream, &message.bytes)?;
+                read_exact(&mut stream, &mut message.bytes, || false)?;
+                message.check_answer();
                 Ok(())
             })?;
+            latency.first_ns += opened.as_nanos() as f64;
+            exchange.add_wrong_payloads(message.wrong());
             Ok(MeasurementOutcome::Latency(latency))
         }
         What::Connect => {
@@ -220,14 +269,19 @@ fn client_tcp(plan: &Plan, interface: &Interface) -> Result<MeasurementOutcome, 
                 connect(interface)?;
                 Ok(1)
             })?;
-            Ok(MeasurementOutcome::Connections { per_second: rate, first: None })
+            Ok(MeasurementOutcome::Connections { per_second: rate, first_ns: None })
         }
         What::Bw | What::Rate => {
-            let mut sent = 0;
+            let (mut sent, mut at) = (0, plan.bytes as usize);
             let rate = per_second(plan.duration, || {
-                let count = poll(|| stream.write(&buffer), || false)?.unwrap_or(0) as u64;
-                sent += count;
-                Ok(count)
+                if at == message.bytes.len() {
+                    message.renew();
+                    at = 0;
+                }
+                let count = poll(|| stream.write(&message.bytes[at..]), || false)?.unwrap_or(0);
+                at += count;
+                sent += count as u64;
+                Ok(count as u64)
             })?;
             // The server sends its count after the end of the stream.
             stream.shutdown(Shutdown::Write)?;
@@ -279,7 +333,9 @@ fn server_tcp(
     exchange: &mut Exchange,
 ) -> Result<(), PerfError> {
     listener.set_nonblocking(true)?;
-    let mut buffer = vec![0; if plan.what == What::Lat { plan.bytes as usize } else { 1 << 18 }];
+    let bytes = plan.bytes as usize;
+    let mut message = NumberedMessage::new(bytes, !plan.unchecked);
+    let mut messages = MessageStream::new(bytes, 1 << 18);
     while let Some((mut stream, _)) = poll(|| listener.accept(), || exchange.is_over())? {
         match plan.sleeps {
             true => stream.set_read_timeout(Some(SLEEP)),
@@ -287,17 +343,24 @@ fn server_tcp(
         }?;
         match plan.what {
             What::Lat => {
-                while read_exact(&mut stream, &mut buffer, || exchange.is_over())?.is_some() {
-                    write_all(&mut stream, &buffer)?;
+                let mut is_over = || exchange.is_over();
+                while read_exact(&mut stream, &mut message.bytes, &mut is_over)?.is_some() {
+                    write_all(&mut stream, &message.bytes)?;
+                    message.check_request();
                 }
             }
             What::Connect => {}
             What::Bw | What::Rate => {
                 let (mut received, mut is_complete) = (0, false);
                 while !is_complete {
-                    match poll(|| stream.read(&mut buffer), || exchange.is_over())? {
+                    match poll(|| stream.read(messages.space()), || exchange.is_over())? {
                         Some(0) => is_complete = true,
-                        Some(count) => received += count as u64,
+                        Some(count) => {
+                            received += count as u64;
+                            if !plan.unchecked {
+                                messages.take(count);
+                            }
+                        }
                         None => break,
                     }
                 }
@@ -307,5 +370,6 @@ fn server_tcp(
             }
         }
     }
+    exchange.add_wrong_payloads(message.wrong() + messages.wrong());
     Ok(())
 }

@@ -1,46 +1,83 @@
 //! A stored run: figures of rows, and where they come from.
 //!
-//! `pollux-perf ... --json` writes one, and `pollux-perf diff` compares two ([`crate::diff`]).
-//! Other programs may read them: [`SCHEMA`] changes when a field does.
+//! `pollux-perf ... --json` writes one, `pollux-perf diff` compares two ([`crate::diff`]), and
+//! `pollux-perf report` shows one ([`crate::report`]). Other programs may read them: `pollux-perf
+//! schema` prints what they may expect, and [`SCHEMA`] changes when a field does.
 
+use crate::controls::Controls;
 use crate::environment::Environment;
 use crate::error::PerfError;
-use crate::judgement::Estimate;
-use crate::plan::{MeasurementOutcome, Plan, What};
+use crate::judgement::{Budget, BudgetVerdict, Estimate};
+use crate::plan::{Measured, MeasurementOutcome, Plan, What};
+use crate::samples::Latency;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::fs;
 use std::io;
 use std::path::Path;
 
-pub const SCHEMA: &str = "pollux-perf/1";
+pub const SCHEMA: &str = "pollux-perf/2";
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct StoredRun {
     pub schema: String,
-    /// Of this program.
-    pub version: String,
     pub environment: Environment,
     /// Of the other host, if there is one.
     pub server_environment: Option<Environment>,
+    pub controls: Controls,
     pub rows: Vec<StoredRow>,
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct StoredRow {
     /// The same in every run of the same measurement.
     pub name: String,
-    pub plan: Plan,
     pub unit: String,
     pub better: Better,
-    /// One of each round.
+    /// One of each round, or of each pair; of a comparison with a peer, the ratio.
     pub figures: Vec<f64>,
     pub estimate: Option<Estimate>,
-    /// All that was measured, of each round.
-    pub outcomes: Vec<MeasurementOutcome>,
+    /// Rounds or pairs that something disturbed, and what disturbed the last of them. They do not
+    /// count.
+    pub disturbed: usize,
+    pub disturbed_by: Option<String>,
+    /// All rounds were disturbed, so that the figures are of those, and decide nothing.
+    pub is_spoiled: bool,
+    pub source: RowSource,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum RowSource {
+    /// A plan, and all that was measured of it, disturbed or not.
+    Measured {
+        plan: Plan,
+        outcomes: Vec<Measured>,
+    },
+    Compared(Compared),
+}
+
+/// Our figures beside those of a peer.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Compared {
+    /// What is compared, for people.
+    pub what: String,
+    /// Of the figures of both sides.
+    pub unit: String,
+    pub ours: Vec<f64>,
+    pub peer: Vec<f64>,
+    /// The peer and its options, or another reference; empty without one.
+    pub reference: String,
+    /// Bounds the ratio; without a peer, our figure.
+    pub budget: Budget,
+    /// `None` if a figure is missing.
+    pub verdict: Option<BudgetVerdict>,
+    /// Why a figure is missing, or does not count.
+    pub note: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Better {
     Less,
@@ -59,9 +96,9 @@ pub enum StoredRunError {
 }
 
 impl StoredRun {
-    pub fn new(environment: Environment, server_environment: Option<Environment>) -> Self {
-        let (schema, version) = (SCHEMA.into(), env!("CARGO_PKG_VERSION").into());
-        Self { schema, version, environment, server_environment, rows: Vec::new() }
+    pub fn new(environment: Environment, controls: Controls) -> Self {
+        let (schema, server_environment) = (SCHEMA.into(), None);
+        Self { schema, environment, server_environment, controls, rows: Vec::new() }
     }
 
     pub fn read(path: &Path) -> Result<Self, StoredRunError> {
@@ -86,17 +123,60 @@ impl StoredRun {
 }
 
 impl StoredRow {
-    /// Of a plan that was measured in some rounds.
-    pub fn new(plan: Plan, outcomes: Vec<MeasurementOutcome>) -> Self {
+    /// Of a plan that was measured in some rounds; those that something disturbed count if
+    /// `keeps_disturbed`.
+    pub fn new(plan: Plan, outcomes: Vec<Measured>, keeps_disturbed: bool) -> Self {
         let (unit, better) = match plan.what {
             What::Lat => ("ns", Better::Less),
             What::Bw => ("GB/s", Better::More),
             What::Rate => ("M/s", Better::More),
             What::Connect => ("1/s", Better::More),
         };
-        let figures: Vec<_> = outcomes.iter().map(|outcome| figure(&plan, outcome)).collect();
-        let (unit, estimate) = (unit.into(), Estimate::of(figures.clone()));
-        Self { name: plan.to_string(), plan, unit, better, figures, estimate, outcomes }
+        let disturbances = outcomes.iter().filter_map(|one| one.disturbance);
+        let disturbances: Vec<_> = disturbances.filter(|one| one.is_too_much()).collect();
+        let is_spoiled =
+            !outcomes.is_empty() && disturbances.len() == outcomes.len() && !keeps_disturbed;
+        let counts = |one: &&Measured| is_spoiled || keeps_disturbed || !one.is_disturbed();
+        let counted = outcomes.iter().filter(counts);
+        let figures: Vec<_> = counted.map(|one| figure(&plan, &one.outcome)).collect();
+        let mut estimate = Estimate::of(figures.clone());
+        if let Some(estimate) = estimate.as_mut().filter(|_| is_spoiled) {
+            estimate.interval = None;
+        }
+        Self {
+            name: plan.to_string(),
+            unit: unit.into(),
+            better,
+            figures,
+            estimate,
+            disturbed: disturbances.len(),
+            disturbed_by: disturbances.last().map(ToString::to_string),
+            is_spoiled,
+            source: RowSource::Measured { plan, outcomes },
+        }
+    }
+
+    /// The plan, and all that was measured of it.
+    pub fn measured(&self) -> Option<(&Plan, &[Measured])> {
+        match &self.source {
+            RowSource::Measured { plan, outcomes } => Some((plan, outcomes)),
+            RowSource::Compared(_) => None,
+        }
+    }
+
+    pub fn latencies(&self) -> impl Iterator<Item = &Latency> {
+        let outcomes = self.measured().map_or(&[][..], |(_, outcomes)| outcomes);
+        outcomes.iter().filter_map(|one| match &one.outcome {
+            MeasurementOutcome::Latency(latency) => Some(latency),
+            _ => None,
+        })
+    }
+
+    pub fn compared(&self) -> Option<&Compared> {
+        match &self.source {
+            RowSource::Measured { .. } => None,
+            RowSource::Compared(compared) => Some(compared),
+        }
     }
 }
 
@@ -111,5 +191,44 @@ fn figure(plan: &Plan, outcome: &MeasurementOutcome) -> f64 {
             per_second * f64::from(*bytes) * 1e-9
         }
         MeasurementOutcome::Connections { per_second, .. } => *per_second,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::disturbance::Disturbance;
+    use crate::plan::{Layer, MeasuredTransport};
+
+    fn measured(per_second: f64, others_cores: f64) -> Measured {
+        let disturbance =
+            Disturbance { others_cores, stolen_cores: 0.0, throttled: 0, seconds: 1.0 };
+        Measured {
+            outcome: MeasurementOutcome::Connections { per_second, first_ns: None },
+            setup_seconds: 0.0,
+            cores_busy: [None; 2],
+            disturbance: Some(disturbance),
+        }
+    }
+
+    #[test]
+    fn a_disturbed_round_does_not_count_unless_there_are_no_others() {
+        let plan = Plan::new(What::Connect, Layer::Verbs, MeasuredTransport::Rc, 64);
+        let row = |others: [f64; 7], keeps| {
+            let outcomes = others.into_iter().zip(1..).map(|(it, nth)| measured(nth.into(), it));
+            StoredRow::new(plan.clone(), outcomes.collect(), keeps)
+        };
+        let mixed = [0.0, 0.5, 0.0, 0.0, 0.0, 0.0, 0.0];
+        let one = row(mixed, false);
+        assert_eq!((one.figures.len(), one.disturbed), (6, 1));
+        assert_eq!(one.disturbed_by.as_deref(), Some("other programs took 50 % of a core"));
+        assert!(one.estimate.is_some_and(|estimate| estimate.interval.is_some()));
+        assert_eq!(row(mixed, true).figures.len(), 7);
+        let all = row([0.5; 7], false);
+        assert_eq!((all.figures.len(), all.disturbed, all.is_spoiled), (7, 7, true));
+        assert_eq!(all.estimate, Some(Estimate { median: 4.0, interval: None }));
+        let kept = row([0.5; 7], true).estimate.expect("there are figures");
+        assert!(kept.interval.is_some());
+        assert!(!one.is_spoiled && !row([0.5; 7], true).is_spoiled);
     }
 }

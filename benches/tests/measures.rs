@@ -33,7 +33,7 @@ fn outcome(arguments: &str) -> Value {
     let arguments = format!("{arguments} --duration {DURATION} --rounds 1 --json");
     let report = perf(&arguments).unwrap_or_else(|error| panic!("{arguments}: {error}"));
     assert!(report["environment"]["cpu"].is_string(), "{report}");
-    report["rows"][0]["outcomes"][0].clone()
+    report["rows"][0]["source"]["measured"]["outcomes"][0]["outcome"].clone()
 }
 
 #[test]
@@ -47,15 +47,15 @@ fn latency_figures_of_every_layer_are_consistent() {
             let latency = &report["latency"];
             let of = |key: &str| number(&latency[key]);
             let percentiles = latency["percentiles"].as_array().expect("there are some");
-            let values: Vec<f64> = percentiles.iter().map(|one| number(&one[1])).collect();
+            let values: Vec<f64> = percentiles.iter().map(|one| number(&one["ns"])).collect();
             assert!(values.len() == 7 && values.is_sorted(), "{report}");
             // The histogram keeps three digits.
-            assert!(0.0 < of("min") && of("min") <= values[0], "{report}");
-            assert!(values[6] <= of("max") * 1.001, "{report}");
+            assert!(0.0 < of("min_ns") && of("min_ns") <= values[0], "{report}");
+            assert!(values[6] <= of("max_ns") * 1.001, "{report}");
             // A round trip begins where the one before ended, so all together they take the time
             // that was measured, and one more at most; what is printed is half of each.
-            let seconds = of("samples") * of("mean") * 2.0 / 1e9;
-            let last = of("max") * 2.0 / 1e9;
+            let seconds = of("samples") * of("mean_ns") * 2.0 / 1e9;
+            let last = of("max_ns") * 2.0 / 1e9;
             assert!((DURATION * 0.999..(DURATION + last) * 1.001).contains(&seconds), "{report}");
             // Half of them took the median or longer.
             let at_least = (of("samples") / 2.0).floor() * values[0] * 2.0 / 1e9;
@@ -118,11 +118,11 @@ fn programs_are_measured_on_sockets_of_each_kind() {
         for ends in ["", " --processes"] {
             let lat = format!("lat --layer tcp --sockets {sockets} --size 5000{ends}");
             let latency = &outcome(&lat)["latency"];
-            assert!(number(&latency["samples"]) >= 1.0 && number(&latency["min"]) > 0.0);
+            assert!(number(&latency["samples"]) >= 1.0 && number(&latency["min_ns"]) > 0.0);
             let connect = format!("connect --layer tcp --sockets {sockets} --size 5000{ends}");
             let connections = &outcome(&connect)["connections"];
             assert!(number(&connections["per_second"]) > 0.0, "{connections}");
-            assert!(number(&connections["first"]) > 0.0, "{connections}");
+            assert!(number(&connections["first_ns"]) > 0.0, "{connections}");
         }
     }
 }
@@ -220,7 +220,8 @@ fn an_impossible_measurement_is_refused_with_advice() {
 /// One run as a file, and another one of the same with times ten times as long.
 #[test]
 fn a_run_has_not_moved_from_itself_and_a_slowed_one_is_named() {
-    let run = perf("lat --layer tcp --sockets kernel --duration 0.02 --json").expect("it runs");
+    let run = perf("lat --layer tcp --sockets kernel --duration 0.02 --keep-disturbed --json")
+        .expect("it runs");
     let row = &run["rows"][0];
     assert_eq!(row["figures"].as_array().map(Vec::len), Some(7), "{run}");
     let [least, most] = [0, 1].map(|end| number(&row["estimate"]["interval"][end]));
@@ -259,7 +260,7 @@ fn a_campaign_goes_on_where_it_was_interrupted() {
     let [file, into] = ["campaign.toml", "run.json"].map(|name| folder.join(name));
     let campaign = |rounds: u32, sizes: &str| {
         let text = format!(
-            "rounds = {rounds}\nduration = 0.01\ncores = [0, 0]\n[[measure]]\nwhat = [\"lat\"]\n\
+            "rounds = {rounds}\nkeep_disturbed = true\nduration = 0.01\ncores = [0, 0]\n[[measure]]\nwhat = [\"lat\"]\n\
              layer = [\"tcp\"]\nsockets = [\"kernel\"]\nsize = {sizes}\n"
         );
         std::fs::write(&file, text).expect("it is written");
@@ -277,7 +278,8 @@ fn a_campaign_goes_on_where_it_was_interrupted() {
     // Another round, and another size.
     let (second, measured) = campaign(2, "[64, 100]");
     assert_eq!(measured, 3);
-    assert_eq!(second[0]["outcomes"][0], first[0]["outcomes"][0]);
+    let outcome = |rows: &Value| rows[0]["source"]["measured"]["outcomes"][0].clone();
+    assert_eq!(outcome(&second), outcome(&first));
     let rounds = |row: usize| second[row]["figures"].as_array().map(Vec::len);
     assert_eq!([rounds(0), rounds(1)], [Some(2); 2], "{second}");
     // Figures of two machines are no run.

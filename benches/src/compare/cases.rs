@@ -268,18 +268,18 @@ fn requests(
 /// The mean time of a connection that carries 64 KiB each way, in microseconds, and that of the
 /// first.
 fn connections(config: &RunConfig, sockets: ProgramSockets) -> Figures {
-    match run(&program(config, What::Connect, sockets, 64 << 10)).map_err(text)? {
-        MeasurementOutcome::Connections { per_second, first: Some(first) } => {
+    match run(&program(config, What::Connect, sockets, 64 << 10)).map_err(text)?.outcome {
+        MeasurementOutcome::Connections { per_second, first_ns: Some(first) } => {
             Ok(vec![1e6 / per_second, first * 1e-3])
         }
         other => Err(format!("not connections: {other:?}")),
     }
 }
 
-/// A plan between processes, as the peers run.
+/// A plan between processes that do not look at payloads, as the peers do.
 fn plan(config: &RunConfig, plan: Plan) -> Plan {
     let RunConfig { cores, fifo, duration } = *config;
-    Plan { cores, fifo, duration, processes: true, ..plan }
+    Plan { cores, fifo, duration, processes: true, unchecked: true, ..plan }
 }
 
 /// Forwarding between null ports, once for each number of routes.
@@ -307,7 +307,7 @@ fn scale(by: f64, figures: Figures) -> Figures {
 
 /// The median, and the 99.9th percentile.
 fn latency(plan: &Plan) -> Figures {
-    match run(plan).map_err(text)? {
+    match run(plan).map_err(text)?.outcome {
         MeasurementOutcome::Latency(latency) => {
             let at = |part| latency.percentile(part).ok_or("the percentile is not recorded");
             Ok(vec![at(50.0)?, at(99.9)?])
@@ -321,7 +321,7 @@ fn median_of(plan: &Plan) -> Figures {
 }
 
 fn one_way(plan: &Plan) -> Figures {
-    let outcome = run(plan).map_err(text)?;
+    let outcome = run(plan).map_err(text)?.outcome;
     let rate = outcome.bytes_per_second().ok_or(format!("not one way: {outcome:?}"))?;
     Ok(vec![rate])
 }

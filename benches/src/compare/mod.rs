@@ -11,54 +11,19 @@
 
 pub mod cases;
 
+use crate::controls::Controls;
 use crate::disturbance::{Disturbance, Watch};
 use crate::environment::Environment;
-use crate::judgement::{BudgetVerdict, DECIDING_MIN, Estimate, three_digits};
-use crate::machine;
+use crate::judgement::{Budget, DECIDING_MIN, Estimate, three_digits};
 use crate::peers::RunConfig;
+use crate::stored::{Better, Compared, RowSource, StoredRow, StoredRun};
 use cases::{CASES, ComparisonCase, Figures, Row};
-use serde::Serialize;
 use std::fmt;
 
 /// Runs for each pair that is wanted, at most: the others make up for disturbed ones.
 const RUNS_PER_PAIR_MAX: u32 = 2;
 /// How much faster than the machine copies a throughput may seem.
 const COPIES_MAX: f64 = 1.25;
-
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Judged {
-    pub id: &'static str,
-    pub what: &'static str,
-    pub ours: Option<f64>,
-    pub peer: Option<f64>,
-    pub unit: &'static str,
-    /// The median of the ratios of all pairs; without a peer, that of our figures.
-    pub ratio: Option<f64>,
-    /// Of that median, with a confidence of 95 %.
-    pub interval: Option<[f64; 2]>,
-    /// Those that count.
-    pub pairs: usize,
-    /// Those that something disturbed.
-    pub disturbed: usize,
-    /// The bound of the ratio.
-    pub budget: String,
-    /// `None` if a figure is missing.
-    pub verdict: Option<BudgetVerdict>,
-    /// The peer and its options, or another reference.
-    pub reference: &'static str,
-    /// Why a figure is missing, or does not count.
-    pub note: Option<String>,
-}
-
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Comparison {
-    pub environment: Environment,
-    /// Bytes per second that a core of this machine copies.
-    pub copy_bytes_per_second: f64,
-    /// Pairs that were wanted.
-    pub pairs: u32,
-    pub rows: Vec<Judged>,
-}
 
 /// The pairs of a case. Without a figure of one side, a pair has that of the other.
 #[derive(Default)]
@@ -98,14 +63,15 @@ impl CaseSamples {
 }
 
 /// Measures all cases until each has so many pairs. `report` gets progress messages.
-pub fn compare(config: &RunConfig, pairs: u32, mut report: impl FnMut(&str)) -> Comparison {
-    let environment = Environment::now(config.fifo);
-    let copy = machine::run_pinned(config.cores[0], machine::copy);
+pub fn compare(config: &RunConfig, pairs: u32, mut report: impl FnMut(&str)) -> StoredRun {
+    let controls = Controls::measure(config.cores);
+    let mut stored = StoredRun::new(Environment::now(config.fifo), controls);
     let mut samples: Vec<_> = CASES.iter().map(|_| CaseSamples::default()).collect();
     for run in 1..=pairs * RUNS_PER_PAIR_MAX {
         for (case, samples) in CASES.iter().zip(&mut samples) {
             if samples.pairs.len() < pairs as usize {
                 report(&format!("run {run} of {pairs}: {}", case.rows[0].what));
+                let copy = controls.copy_bytes_per_second;
                 let disturbance = measure(case, samples, (config, copy), run.is_multiple_of(2));
                 if disturbance.is_too_much() {
                     report(&format!("  does not count: {disturbance}"));
@@ -117,7 +83,8 @@ pub fn compare(config: &RunConfig, pairs: u32, mut report: impl FnMut(&str)) -> 
     let rows = rows.flat_map(|(case, samples)| {
         (0..).zip(case.rows).map(|(nth, row)| judge(case, row, nth, samples))
     });
-    Comparison { environment, copy_bytes_per_second: copy, pairs, rows: rows.collect() }
+    stored.rows = rows.collect();
+    stored
 }
 
 /// Measures a pair.
@@ -134,7 +101,7 @@ fn measure(
         let measure = [Some(case.ours), case.peer][side];
         figures[side] = measure.map(|measure| check(case.rows, copy, measure(config)?));
     }
-    let disturbance = watch.end();
+    let disturbance = watch.end(0.0);
     samples.add(figures, disturbance);
     disturbance
 }
@@ -154,89 +121,104 @@ fn check(rows: &[Row], copy: f64, figures: Vec<f64>) -> Figures {
     Ok(figures)
 }
 
-fn judge(case: &ComparisonCase, row: &Row, nth: usize, samples: &CaseSamples) -> Judged {
+fn judge(case: &ComparisonCase, row: &Row, nth: usize, samples: &CaseSamples) -> StoredRow {
     let notes = ["ours", case.reference].into_iter().zip(&samples.notes);
     let notes = notes.filter_map(|(of, note)| Some(format!("{of}: {}", note.as_ref()?)));
-    let disturbed = samples.disturbances.last();
-    let disturbed = disturbed.map(|last| {
-        format!("pairs that do not count: {}, the last since {last}", samples.disturbances.len())
-    });
-    let notes: Vec<_> = notes.chain(disturbed).collect();
-    let of_side = |side: usize| {
-        let figures = samples.of(nth).filter_map(|pair| pair[side]);
-        Some(Estimate::of(figures.collect())?.median)
-    };
-    let judged: Vec<f64> = match case.peer {
-        None => samples.of(nth).filter_map(|[ours, _]| ours).collect(),
+    let notes: Vec<_> = notes.collect();
+    let of_side = |side: usize| samples.of(nth).filter_map(|pair| pair[side]).collect::<Vec<f64>>();
+    let figures: Vec<f64> = match case.peer {
+        None => of_side(0),
         Some(_) => samples.of(nth).filter_map(|[ours, peer]| Some(ours? / peer?)).collect(),
     };
-    let pairs = judged.len();
-    let estimate = Estimate::of(judged);
-    Judged {
-        id: row.id,
-        what: row.what,
-        ours: of_side(0),
-        peer: of_side(1),
-        unit: row.unit,
-        ratio: estimate.map(|estimate| estimate.median),
-        interval: estimate.and_then(|estimate| estimate.interval),
-        pairs,
+    let estimate = Estimate::of(figures.clone());
+    StoredRow {
+        name: row.id.into(),
+        unit: if case.peer.is_some() { RATIO } else { row.unit }.into(),
+        better: match row.budget {
+            Budget::AtMost(_) => Better::Less,
+            Budget::AtLeast(_) => Better::More,
+        },
+        figures,
+        estimate,
         disturbed: samples.disturbances.len(),
-        budget: row.budget.to_string(),
-        verdict: estimate.map(|estimate| row.budget.judge(&estimate)),
-        reference: case.reference,
-        note: (!notes.is_empty()).then(|| notes.join("; ")),
+        disturbed_by: samples.disturbances.last().map(ToString::to_string),
+        is_spoiled: false,
+        source: RowSource::Compared(Compared {
+            what: row.what.into(),
+            unit: row.unit.into(),
+            ours: of_side(0),
+            peer: of_side(1),
+            reference: case.reference.into(),
+            budget: row.budget,
+            verdict: estimate.map(|estimate| row.budget.judge(&estimate)),
+            note: (!notes.is_empty()).then(|| notes.join("; ")),
+        }),
     }
 }
 
-impl Comparison {
-    /// Rows that have a peer, but no figure of it.
-    pub fn without_peer(&self) -> impl Iterator<Item = &Judged> {
-        let has_peer = |row: &&Judged| !row.reference.is_empty();
-        self.rows.iter().filter(has_peer).filter(|row| row.peer.is_none())
-    }
+/// The unit of ratios.
+const RATIO: &str = "x";
+
+/// Rows that have a peer, but no figure of it.
+pub fn without_peer(run: &StoredRun) -> Vec<&str> {
+    let lacks = |row: &&StoredRow| {
+        row.compared().is_some_and(|it| !it.reference.is_empty() && it.peer.is_empty())
+    };
+    run.rows.iter().filter(lacks).map(|row| row.name.as_str()).collect()
 }
 
-impl fmt::Display for Comparison {
+/// The rows that compare, as a table of Markdown, and their notes; nothing without such rows.
+pub struct Table<'a>(pub &'a [StoredRow]);
+
+impl fmt::Display for Table<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{}", self.environment)?;
-        write!(f, "medians of {} pairs", self.pairs)?;
-        match self.pairs < DECIDING_MIN {
+        let compared = || self.0.iter().filter_map(|row| Some((row, row.compared()?)));
+        let Some(pairs) = compared().map(|(row, _)| row.figures.len()).max() else {
+            return Ok(());
+        };
+        write!(f, "medians of {pairs} pairs")?;
+        match pairs < DECIDING_MIN as usize {
             true => writeln!(f, ", which decide nothing: that takes {DECIDING_MIN}\n")?,
             false => writeln!(f, ", and the interval of each ratio at 95 %\n")?,
         }
         writeln!(f, "| what | ours | peer | reference | ratio | budget | |")?;
         writeln!(f, "|---|---|---|---|---|---|---|")?;
-        let number = |value: Option<f64>| value.map_or("-".into(), three_digits);
-        for row in &self.rows {
-            let verdict = row.verdict.map_or("-".into(), |verdict| verdict.to_string());
-            let (ours, peer) = (number(row.ours), number(row.peer));
-            let interval = row.interval.map(|ends| ends.map(three_digits));
-            let interval = interval.map(|[least, most]| format!(" ({least} to {most})"));
-            let ratio = row.ratio.filter(|_| !row.reference.is_empty());
-            let ratio = ratio.map(|ratio| format!("{} x", three_digits(ratio)));
-            let ratio = ratio.map_or("-".into(), |it| it + &interval.unwrap_or_default());
-            let Judged { what, unit, reference, budget, .. } = row;
+        for (row, compared) in compared() {
+            let Compared { what, unit, reference, budget, .. } = compared;
+            let median = |figures: &Vec<f64>| {
+                let estimate = Estimate::of(figures.clone());
+                estimate.map_or("-".into(), |estimate| three_digits(estimate.median))
+            };
+            let [ours, peer] = [&compared.ours, &compared.peer].map(median);
+            let ratio = row.estimate.filter(|_| row.unit == RATIO);
+            let ratio = ratio.map_or("-".into(), |estimate| estimate.to_string());
+            let verdict = compared.verdict.map_or("-".into(), |verdict| verdict.to_string());
             writeln!(
                 f,
                 "| {what} | {ours} {unit} | {peer} | {reference} | {ratio} | {budget} | {verdict} |"
             )?;
         }
-        let noted = self.rows.iter().filter_map(|row| Some((row.id, row.note.as_ref()?)));
-        for (id, note) in noted {
-            write!(f, "\n{id}: {note}")?;
+        for (row, compared) in compared() {
+            if let Some(note) = &compared.note {
+                write!(f, "\n{}: {note}", row.name)?;
+            }
+            if let Some(by) = &row.disturbed_by {
+                write!(f, "\n{}: pairs that do not count: {}, ", row.name, row.disturbed)?;
+                write!(f, "the last since {by}")?;
+            }
         }
-        Ok(())
+        writeln!(f)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::judgement::Budget;
+    use crate::judgement::BudgetVerdict;
 
-    const QUIET: Disturbance = Disturbance { others: 0.01, stolen: 0.0, seconds: 1.0 };
-    const LOUD: Disturbance = Disturbance { others: 0.5, stolen: 0.0, seconds: 1.0 };
+    const QUIET: Disturbance =
+        Disturbance { others_cores: 0.01, stolen_cores: 0.0, throttled: 0, seconds: 1.0 };
+    const LOUD: Disturbance = Disturbance { others_cores: 0.5, ..QUIET };
 
     fn samples(pairs: &[[f64; 2]]) -> CaseSamples {
         let mut samples = CaseSamples::default();
@@ -250,17 +232,23 @@ mod tests {
         CASES.iter().find(|case| case.peer.is_some()).expect("there are peers")
     }
 
+    fn verdict(row: &StoredRow) -> Option<BudgetVerdict> {
+        row.compared().expect("it is compared").verdict
+    }
+
     #[test]
     fn a_row_is_the_median_of_the_ratios_of_pairs_and_decided_by_its_interval() {
         let case = case();
         let pairs = [[3.0, 6.0], [1.0, 4.0], [2.0, 1.0], [2.0, 4.0], [1.0, 2.0], [3.0, 6.0]];
         let judge_by = |budget| judge(case, &Row { budget, ..case.rows[0] }, 0, &samples(&pairs));
-        let judged = judge_by(Budget::AtMost(0.5));
-        assert_eq!((judged.ours, judged.peer, judged.ratio), (Some(2.0), Some(4.0), Some(0.5)));
-        assert_eq!((judged.interval, judged.pairs), (Some([0.25, 2.0]), 6));
-        assert_eq!((judged.verdict, judged.note), (Some(BudgetVerdict::NotDecided), None));
-        assert_eq!(judge_by(Budget::AtMost(2.0)).verdict, Some(BudgetVerdict::Met));
-        assert_eq!(judge_by(Budget::AtLeast(2.5)).verdict, Some(BudgetVerdict::Missed));
+        let row = judge_by(Budget::AtMost(0.5));
+        assert_eq!(row.estimate, Some(Estimate { median: 0.5, interval: Some([0.25, 2.0]) }));
+        assert_eq!((row.figures.len(), row.disturbed), (6, 0));
+        let compared = row.compared().expect("it is compared");
+        assert_eq!((compared.ours[2], compared.peer[2]), (2.0, 1.0));
+        assert_eq!(verdict(&row), Some(BudgetVerdict::NotDecided));
+        assert_eq!(verdict(&judge_by(Budget::AtMost(2.0))), Some(BudgetVerdict::Met));
+        assert_eq!(verdict(&judge_by(Budget::AtLeast(2.5))), Some(BudgetVerdict::Missed));
     }
 
     #[test]
@@ -268,13 +256,12 @@ mod tests {
         let case = case();
         let mut samples = samples(&[[1.0, 1.0]]);
         samples.add([Some(Ok(vec![9.0])), Some(Ok(vec![1.0]))], LOUD);
-        let judged = judge(case, &case.rows[0], 0, &samples);
-        assert_eq!((judged.ratio, judged.pairs, judged.disturbed), (Some(1.0), 1, 1));
-        let note = judged.note.expect("it is noted");
-        assert!(
-            note.contains("pairs that do not count: 1, the last since other programs took 50 %"),
-            "{note}"
-        );
+        let row = judge(case, &case.rows[0], 0, &samples);
+        assert_eq!((&row.figures[..], row.disturbed), (&[1.0][..], 1));
+        let text = Table(&[row]).to_string();
+        let noted = "pairs that do not count: 1, the last since other programs took 50 %";
+        assert!(text.contains(noted), "{text}");
+        assert!(text.contains("1 pairs, which decide nothing: that takes 6"), "{text}");
     }
 
     #[test]
@@ -284,9 +271,9 @@ mod tests {
         assert!(!samples.has_failed(1));
         samples.add([Some(Ok(vec![1.0])), Some(Err("it is not installed".into()))], QUIET);
         assert!(samples.has_failed(1) && !samples.has_failed(0));
-        let judged = judge(case, &case.rows[0], 0, &samples);
-        assert_eq!((judged.peer, judged.ratio, judged.verdict), (None, None, None));
-        assert!(judged.note.is_some_and(|note| note.contains("it is not installed")));
+        let row = judge(case, &case.rows[0], 0, &samples);
+        assert_eq!((row.estimate, verdict(&row)), (None, None));
+        assert!(Table(&[row]).to_string().contains("it is not installed"));
     }
 
     #[test]
@@ -303,26 +290,19 @@ mod tests {
     }
 
     #[test]
-    fn every_row_has_a_name_of_its_own_and_all_fields() {
-        let rows: Vec<Judged> = CASES
+    fn every_row_has_a_name_of_its_own_and_none_has_a_figure_without_a_measurement() {
+        let rows = CASES
             .iter()
             .flat_map(|case| (0..).zip(case.rows).map(move |(nth, row)| (case, nth, row)))
-            .map(|(case, nth, row)| judge(case, row, nth, &Default::default()))
-            .collect();
-        let names: std::collections::BTreeSet<_> = rows.iter().map(|row| row.id).collect();
-        assert_eq!(names.len(), rows.len());
-        let environment = Environment::now(None);
-        let comparison = Comparison { environment, copy_bytes_per_second: 1.0, pairs: 1, rows };
-        let value = serde_json::to_value(&comparison).expect("it is JSON");
-        for row in value["rows"].as_array().expect("there are rows") {
-            let row = row.as_object().expect("a row is an object");
-            for field in ["id", "ours", "peer", "unit", "ratio", "interval", "budget", "verdict"] {
-                assert!(row.contains_key(field), "{field} is missing: {row:?}");
-            }
-        }
+            .map(|(case, nth, row)| judge(case, row, nth, &Default::default()));
+        let controls = Controls { copy_bytes_per_second: 1.0, cache_line_ns: None };
+        let mut run = StoredRun::new(Environment::now(None), controls);
+        run.rows = rows.collect();
+        let names: std::collections::BTreeSet<_> = run.rows.iter().map(|row| &row.name).collect();
+        assert_eq!(names.len(), run.rows.len());
+        assert!(run.rows.iter().all(|row| row.estimate.is_none() && verdict(row).is_none()));
         let cases = CASES.iter().filter(|case| case.peer.is_some());
         let with_peer: usize = cases.map(|case| case.rows.len()).sum();
-        assert_eq!(comparison.without_peer().count(), with_peer);
-        assert!(comparison.to_string().contains("1 pairs, which decide nothing: that takes 6"));
+        assert_eq!(without_peer(&run).len(), with_peer);
     }
 }

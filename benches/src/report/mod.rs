@@ -1,25 +1,56 @@
-//! A stored run as one page of HTML: a table, plots and the environment. It needs no network and no
+//! A stored run for other eyes: as one page of HTML with tables, plots and the environment, as a
+//! drawing, as a table of values, and as a log of HdrHistogram. The page needs no network and no
 //! script, follows the colors that the reader prefers, and prints.
 
+mod export;
 mod plot;
+mod plots;
+mod table;
 
 use crate::environment::Environment;
-use crate::judgement::{Estimate, three_digits};
-use crate::plan::{MeasurementOutcome, What};
-use crate::samples::Latency;
-use crate::stored::{StoredRow, StoredRun};
-use plot::{Axis, Mark, Plot, escape};
+use crate::stored::StoredRun;
+pub use export::{csv, hdr_log};
+use plot::{HEIGHT, WIDTH, escape};
 use std::fmt::{self, Write};
 
-/// More sizes would not have space on their axis.
-const SIZES_AS_TICKS_MAX: usize = 8;
 const STYLE: &str = include_str!("page.css");
+/// Between the plots of a drawing, and for the title above each.
+const GAP: f64 = 28.0;
 
 /// The page of a run.
 pub fn page(run: &StoredRun) -> String {
     let mut page = String::new();
     write(run, &mut page).expect("a string takes all");
     page
+}
+
+/// The plots of a run as one drawing.
+pub fn svg(run: &StoredRun) -> String {
+    let mut svg = String::new();
+    draw(run, &mut svg).expect("a string takes all");
+    svg
+}
+
+fn draw(run: &StoredRun, svg: &mut String) -> fmt::Result {
+    let plots = plots::all(run);
+    let columns = plots.len().clamp(1, 3);
+    let (across, down) = (WIDTH + GAP, HEIGHT + GAP);
+    let (width, height) = (columns as f64 * across, plots.len().div_ceil(columns) as f64 * down);
+    writeln!(
+        svg,
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" \
+         viewBox=\"0 0 {width} {height}\">\n<style>\n{STYLE}\
+         rect.ground {{ fill: var(--ground); }}\n.title {{ font-weight: 600; }}\n</style>\n\
+         <rect class=\"ground\" width=\"100%\" height=\"100%\"/>"
+    )?;
+    for (nth, plot) in plots.iter().enumerate() {
+        let (x, y) = ((nth % columns) as f64 * across, (nth / columns) as f64 * down);
+        let (title, title_y) = (escape(&plot.title), y + 18.0);
+        writeln!(svg, "<text class=\"title\" x=\"{}\" y=\"{title_y}\">{title}</text>", x + 4.0)?;
+        let y = y + 24.0;
+        plot.draw(svg, &format!("x=\"{x}\" y=\"{y}\" width=\"{WIDTH}\" height=\"{HEIGHT}\" "))?;
+    }
+    writeln!(svg, "</svg>")
 }
 
 fn write(run: &StoredRun, page: &mut String) -> fmt::Result {
@@ -35,16 +66,17 @@ fn write(run: &StoredRun, page: &mut String) -> fmt::Result {
          <link rel=\"icon\" href=\"data:,\">\n\
          <title>{title} - pollux-perf</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n\
          <h1>{title}</h1>\n<p>{}, measured by pollux-perf {}. Medians of rounds, with the interval \
-         that holds them at 95 %.</p>",
+         that holds them at 95 %. To compare with: {}.</p>",
         escape(&run.environment.cpu),
-        escape(&run.version)
+        escape(&run.environment.program),
+        run.controls
     )?;
-    table(run, page)?;
+    table::write(run, page)?;
     writeln!(page, "<h2>Figures</h2>\n<div class=\"plots\">")?;
-    sweeps(run).iter().try_for_each(|plot| write!(page, "{plot}"))?;
-    for row in &run.rows {
-        percentiles(row).map_or(Ok(()), |plot| write!(page, "{plot}"))?;
-        write!(page, "{}", rounds(row))?;
+    for plot in plots::all(run) {
+        writeln!(page, "<figure><figcaption>{}</figcaption>", escape(&plot.title))?;
+        plot.draw(page, "")?;
+        writeln!(page, "</figure>")?;
     }
     writeln!(page, "</div>\n<h2>Environment</h2>")?;
     environment(&run.environment, page)?;
@@ -53,152 +85,6 @@ fn write(run: &StoredRun, page: &mut String) -> fmt::Result {
         environment(server, page)?;
     }
     writeln!(page, "</body>\n</html>")
-}
-
-fn table(run: &StoredRun, page: &mut String) -> fmt::Result {
-    let heads = ["", "median", "interval", "unit", "99 %", "99.9 %", "max", "rounds", "lost"];
-    let heads: String = heads.map(|head| format!("<th>{head}</th>")).concat();
-    writeln!(page, "<div class=\"table\"><table>\n<thead><tr>{heads}</tr></thead>\n<tbody>")?;
-    for row in &run.rows {
-        let interval = row.estimate.and_then(|estimate| estimate.interval);
-        let interval = interval
-            .map(|[least, most]| format!("{} to {}", three_digits(least), three_digits(most)));
-        let tail = |part: f64| tail(row, part);
-        let most = latencies(row).map(|latency| latency.max).reduce(f64::max);
-        let cells = [
-            row.name.clone(),
-            row.estimate.map_or("-".into(), |estimate| three_digits(estimate.median)),
-            interval.unwrap_or("-".into()),
-            row.unit.clone(),
-            tail(99.0),
-            tail(99.9),
-            most.map_or("-".into(), three_digits),
-            row.figures.len().to_string(),
-            lost(row).to_string(),
-        ];
-        let cells: String = cells.map(|cell| format!("<td>{}</td>", escape(&cell))).concat();
-        writeln!(page, "<tr>{cells}</tr>")?;
-    }
-    writeln!(page, "</tbody>\n</table></div>")
-}
-
-fn latencies(row: &StoredRow) -> impl Iterator<Item = &Latency> {
-    row.outcomes.iter().filter_map(|outcome| match outcome {
-        MeasurementOutcome::Latency(latency) => Some(latency),
-        _ => None,
-    })
-}
-
-/// The median of the percentiles of the rounds.
-fn tail(row: &StoredRow, part: f64) -> String {
-    let values = latencies(row).filter_map(|latency| latency.percentile(part));
-    let estimate = Estimate::of(values.collect());
-    estimate.map_or("-".into(), |estimate| three_digits(estimate.median))
-}
-
-fn lost(row: &StoredRow) -> u64 {
-    let lost = row.outcomes.iter().map(|outcome| match outcome {
-        MeasurementOutcome::Latency(latency) => latency.lost,
-        MeasurementOutcome::OneWay { lost, .. } => *lost,
-        MeasurementOutcome::Connections { .. } => 0,
-    });
-    lost.sum()
-}
-
-/// Rows that differ in their size alone.
-fn sweeps(run: &StoredRun) -> Vec<Plot> {
-    let mut sweeps: Vec<(String, Vec<&StoredRow>)> = Vec::new();
-    for row in &run.rows {
-        let kind = row.plan.kind();
-        match sweeps.iter_mut().find(|(known, _)| *known == kind) {
-            Some((_, rows)) => rows.push(row),
-            None => sweeps.push((kind, vec![row])),
-        }
-    }
-    sweeps.retain(|(_, rows)| rows.len() > 1);
-    sweeps.into_iter().map(|(kind, rows)| sweep(kind, &rows)).collect()
-}
-
-fn sweep(title: String, rows: &[&StoredRow]) -> Plot {
-    let bytes = |row: &StoredRow| f64::from(row.plan.bytes);
-    let points = rows.iter().filter_map(|row| Some((bytes(row), row.estimate?.median)));
-    let line = Mark::Line { points: points.collect(), is_strong: true };
-    let dots = rows.iter().filter_map(|row| {
-        let estimate = row.estimate?;
-        let text = format!("{} bytes: {estimate} {}", row.plan.bytes, row.unit);
-        Some(Mark::Dot { at: (bytes(row), estimate.median), interval: estimate.interval, text })
-    });
-    let ticks = rows.iter().filter(|_| rows.len() <= SIZES_AS_TICKS_MAX);
-    let ticks = ticks.map(|row| (bytes(row), binary(row.plan.bytes))).collect();
-    Plot {
-        title,
-        x: Axis { label: "bytes".into(), is_log: true, ticks },
-        y: Axis { label: rows[0].unit.clone(), is_log: true, ticks: Vec::new() },
-        marks: [line].into_iter().chain(dots).collect(),
-    }
-}
-
-/// 65536 is 64 Ki.
-fn binary(bytes: u32) -> String {
-    match bytes {
-        whole if whole >= 1 << 20 && whole.is_multiple_of(1 << 20) => format!("{} Mi", whole >> 20),
-        whole if whole >= 1 << 10 && whole.is_multiple_of(1 << 10) => format!("{} Ki", whole >> 10),
-        other => other.to_string(),
-    }
-}
-
-/// The latency at each percentile, of each round, and the median of all.
-fn percentiles(row: &StoredRow) -> Option<Plot> {
-    // So that each nine has the same width.
-    let nines = |percent: f64| -(1.0 - percent / 100.0).log10();
-    let first = latencies(row).next()?;
-    let of_round = |latency: &Latency| {
-        let points = latency.percentiles.iter().map(|(part, value)| (nines(*part), *value));
-        Mark::Line { points: points.collect(), is_strong: false }
-    };
-    let middle = first.percentiles.iter().filter_map(|(part, _)| {
-        let values = latencies(row).filter_map(|latency| latency.percentile(*part));
-        Some((nines(*part), Estimate::of(values.collect())?.median))
-    });
-    let middle = Mark::Line { points: middle.collect(), is_strong: true };
-    let ticks = [50.0, 90.0, 99.0, 99.9, 99.99, 99.999];
-    Some(Plot {
-        title: format!("{}: percentiles", row.name),
-        x: Axis {
-            label: "percentile".into(),
-            is_log: false,
-            ticks: ticks.map(|part| (nines(part), part.to_string())).to_vec(),
-        },
-        y: Axis { label: row.unit.clone(), is_log: true, ticks: Vec::new() },
-        marks: latencies(row).map(of_round).chain([middle]).collect(),
-    })
-}
-
-/// The figure of each round, in the order of time.
-fn rounds(row: &StoredRow) -> Plot {
-    let interval = row.estimate.and_then(|estimate| estimate.interval);
-    let dots = row.figures.iter().zip(1u32..).map(|(figure, round)| Mark::Dot {
-        at: (round.into(), *figure),
-        interval: None,
-        text: format!("round {round}: {} {}", three_digits(*figure), row.unit),
-    });
-    let what = match row.plan.what {
-        What::Lat => "median of each round",
-        _ => "each round",
-    };
-    Plot {
-        title: format!("{}: {what}", row.name),
-        x: Axis {
-            label: "round".into(),
-            is_log: false,
-            ticks: (1..=row.figures.len() as u32)
-                .filter(|round| row.figures.len() <= 12 || round % 5 == 0)
-                .map(|round| (round.into(), round.to_string()))
-                .collect(),
-        },
-        y: Axis { label: row.unit.clone(), is_log: false, ticks: Vec::new() },
-        marks: interval.map(|between| Mark::Band { between }).into_iter().chain(dots).collect(),
-    }
 }
 
 fn environment(environment: &Environment, page: &mut String) -> fmt::Result {
@@ -212,28 +98,43 @@ fn environment(environment: &Environment, page: &mut String) -> fmt::Result {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::{Layer, MeasuredTransport, Plan};
+    use crate::controls::Controls;
+    use crate::judgement::{Budget, Estimate};
+    use crate::plan::{Layer, Measured, MeasuredTransport, MeasurementOutcome, Plan, What};
+    use crate::samples::{Latency, Percentile};
+    use crate::stored::{Better, Compared, RowSource, StoredRow};
 
-    fn latency(median: f64) -> MeasurementOutcome {
+    const CONTROLS: Controls = Controls { copy_bytes_per_second: 10e9, cache_line_ns: None };
+
+    fn latency(median: f64) -> Measured {
         let percentiles = [50.0, 90.0, 99.0, 99.9].into_iter().zip([1.0, 1.5, 2.0, 9.0]);
-        MeasurementOutcome::Latency(Latency {
+        let at = |(percent, factor)| Percentile { percent, ns: factor * median };
+        let latency = Latency {
             samples: 1000,
             lost: 1,
-            min: median / 2.0,
-            mean: median,
-            percentiles: percentiles.map(|(part, factor)| (part, factor * median)).collect(),
-            max: median * 100.0,
-        })
+            first_ns: median * 1000.0,
+            min_ns: median / 2.0,
+            mean_ns: median,
+            percentiles: percentiles.map(at).collect(),
+            max_ns: median * 100.0,
+            round_trips: String::new(),
+        };
+        Measured {
+            outcome: MeasurementOutcome::Latency(latency),
+            setup_seconds: 0.1,
+            cores_busy: [Some(1.0), Some(0.5)],
+            disturbance: None,
+        }
     }
 
     fn run(sizes: &[u32]) -> StoredRun {
-        let mut run = StoredRun::new(Environment::now(None), None);
+        let mut run = StoredRun::new(Environment::now(None), CONTROLS);
         run.rows = sizes
             .iter()
             .map(|bytes| {
                 let plan = Plan::new(What::Lat, Layer::Verbs, MeasuredTransport::Rc, *bytes);
                 let medians = (0..7).map(|round| f64::from(bytes + 100 + round));
-                StoredRow::new(plan, medians.map(latency).collect())
+                StoredRow::new(plan, medians.map(latency).collect(), false)
             })
             .collect();
         run
@@ -267,5 +168,42 @@ mod tests {
         let mut run = run(&[64]);
         run.environment.cpu = "<script>alert(1)</script>".into();
         assert!(!page(&run).contains("<script>"));
+    }
+
+    #[test]
+    fn a_comparison_has_a_table_of_ratios() {
+        let mut run = run(&[]);
+        run.rows = vec![StoredRow {
+            name: "udp-lat".into(),
+            unit: "x".into(),
+            better: Better::Less,
+            figures: vec![0.5; 7],
+            estimate: Estimate::of(vec![0.5; 7]),
+            disturbed: 1,
+            disturbed_by: Some("the host took 20 % of a core".into()),
+            is_spoiled: false,
+            source: RowSource::Compared(Compared {
+                what: "UDP, 64 bytes".into(),
+                unit: "ns".into(),
+                ours: vec![100.0; 7],
+                peer: vec![200.0; 7],
+                reference: "sockperf".into(),
+                budget: Budget::AtMost(0.25),
+                verdict: Some(Budget::AtMost(0.25).judge(&Estimate::of(vec![0.5; 7]).unwrap())),
+                note: None,
+            }),
+        }];
+        let page = page(&run);
+        for cell in ["UDP, 64 bytes", "100", "200", "0.500 to 0.500", "&lt;= 0.25", "missed"] {
+            assert!(page.contains(&format!("<td>{cell}</td>")), "{cell}: {page}");
+        }
+        assert_eq!(page.matches("<svg ").count(), 1, "its pairs");
+    }
+
+    #[test]
+    fn a_drawing_has_all_plots_with_their_titles() {
+        let svg = svg(&run(&[64, 4096]));
+        assert_eq!(svg.matches("<svg ").count(), 1 + 5);
+        assert_eq!(svg.matches("class=\"title\"").count(), 5);
     }
 }

@@ -5,8 +5,8 @@ use crate::judgement::three_digits;
 use std::fmt::{self, Write};
 
 /// Small, so that its text is readable on a narrow screen, where a plot is as wide as the page.
-const WIDTH: f64 = 420.0;
-const HEIGHT: f64 = 252.0;
+pub const WIDTH: f64 = 420.0;
+pub const HEIGHT: f64 = 252.0;
 /// Of the area of the data: left, top, right, bottom.
 const AREA: [f64; 4] = [62.0, 20.0, 408.0, 208.0];
 /// Of the range of the data, that is left free beside it.
@@ -51,6 +51,48 @@ impl Mark {
                 interval.iter().flatten().copied().chain([at.1]).collect()
             }
             Self::Band { between } => between.to_vec(),
+        }
+    }
+
+    fn draw(&self, f: &mut impl Write, x: &Scale, y: &Scale) -> fmt::Result {
+        let [left, _, right, _] = AREA;
+        match self {
+            Self::Band { between: [least, most] } => {
+                let (high, low) = (y.at(*most), y.at(*least));
+                writeln!(
+                    f,
+                    "<rect class=\"band\" x=\"{left}\" y=\"{high:.1}\" width=\"{:.1}\" \
+                     height=\"{:.1}\"/>",
+                    right - left,
+                    (low - high).max(1.0)
+                )
+            }
+            Self::Line { points, is_strong } => {
+                let class = if *is_strong { "strong" } else { "thin" };
+                let points = points.iter().fold(String::new(), |mut all, point| {
+                    let _ = write!(all, "{:.1},{:.1} ", x.at(point.0), y.at(point.1));
+                    all
+                });
+                writeln!(f, "<polyline class=\"{class}\" points=\"{}\"/>", points.trim_end())
+            }
+            Self::Dot { at, interval, text } => {
+                let (across, down) = (x.at(at.0), y.at(at.1));
+                if let Some([least, most]) = interval {
+                    writeln!(
+                        f,
+                        "<line class=\"interval\" x1=\"{across:.1}\" x2=\"{across:.1}\" \
+                         y1=\"{:.1}\" y2=\"{:.1}\"/>",
+                        y.at(*least),
+                        y.at(*most)
+                    )?;
+                }
+                writeln!(
+                    f,
+                    "<circle cx=\"{across:.1}\" cy=\"{down:.1}\" r=\"3.5\"><title>{}</title>\
+                     </circle>",
+                    escape(text)
+                )
+            }
         }
     }
 }
@@ -132,8 +174,9 @@ pub fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
-impl fmt::Display for Plot {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl Plot {
+    /// The drawing as an element, with more attributes.
+    pub fn draw(&self, f: &mut impl Write, attributes: &str) -> fmt::Result {
         let [left, top, right, bottom] = AREA;
         let xs: Vec<_> = self.marks.iter().flat_map(Mark::xs).collect();
         let ys: Vec<_> = self.marks.iter().flat_map(Mark::ys).collect();
@@ -142,56 +185,17 @@ impl fmt::Display for Plot {
         let title = escape(&self.title);
         writeln!(
             f,
-            "<figure><figcaption>{title}</figcaption>\n\
-             <svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"{title}\">"
+            "<svg {attributes}viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" \
+             aria-label=\"{title}\">"
         )?;
         self.axes(f, &x, &y)?;
-        for mark in &self.marks {
-            match mark {
-                Mark::Band { between: [least, most] } => {
-                    let (high, low) = (y.at(*most), y.at(*least));
-                    writeln!(
-                        f,
-                        "<rect class=\"band\" x=\"{left}\" y=\"{high:.1}\" width=\"{:.1}\" \
-                         height=\"{:.1}\"/>",
-                        right - left,
-                        (low - high).max(1.0)
-                    )?;
-                }
-                Mark::Line { points, is_strong } => {
-                    let class = if *is_strong { "strong" } else { "thin" };
-                    let points = points.iter().fold(String::new(), |mut all, point| {
-                        let _ = write!(all, "{:.1},{:.1} ", x.at(point.0), y.at(point.1));
-                        all
-                    });
-                    writeln!(f, "<polyline class=\"{class}\" points=\"{}\"/>", points.trim_end())?;
-                }
-                Mark::Dot { at, interval, text } => {
-                    let (across, down) = (x.at(at.0), y.at(at.1));
-                    if let Some([least, most]) = interval {
-                        writeln!(
-                            f,
-                            "<line class=\"interval\" x1=\"{across:.1}\" x2=\"{across:.1}\" \
-                             y1=\"{:.1}\" y2=\"{:.1}\"/>",
-                            y.at(*least),
-                            y.at(*most)
-                        )?;
-                    }
-                    writeln!(
-                        f,
-                        "<circle cx=\"{across:.1}\" cy=\"{down:.1}\" r=\"3.5\"><title>{}</title>\
-                         </circle>",
-                        escape(text)
-                    )?;
-                }
-            }
-        }
-        writeln!(f, "</svg></figure>")
+        self.marks.iter().try_for_each(|mark| mark.draw(f, &x, &y))?;
+        writeln!(f, "</svg>")
     }
 }
 
 impl Plot {
-    fn axes(&self, f: &mut fmt::Formatter<'_>, x: &Scale, y: &Scale) -> fmt::Result {
+    fn axes(&self, f: &mut impl Write, x: &Scale, y: &Scale) -> fmt::Result {
         let [left, top, right, bottom] = AREA;
         let chosen = |axis: &Axis, scale: &Scale| match axis.ticks.is_empty() {
             true => scale.ticks(),
@@ -269,7 +273,8 @@ mod tests {
             Mark::Dot { at: (1.0, 1.5), interval: Some([1.0, 2.0]), text: "<a>".into() },
         ];
         let plot = Plot { title: "a < b".into(), x: axis(false), y: axis(false), marks };
-        let svg = plot.to_string();
+        let mut svg = String::new();
+        plot.draw(&mut svg, "").expect("a string takes all");
         for element in
             ["<rect", "<polyline", "<circle", "class=\"interval\"", "a &lt; b", "&lt;a&gt;"]
         {

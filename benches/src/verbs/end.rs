@@ -188,9 +188,19 @@ impl<D: Device + ?Sized> VerbsEnd<D> {
         Ok(())
     }
 
+    /// Bytes at an offset of the memory.
+    pub fn sge(&self, at: usize, bytes: u32) -> Sge {
+        Sge { address: self.region.address + at as u64, bytes, lkey: self.region.lkey }
+    }
+
     pub fn recv(&mut self, bytes: u32) -> Result<(), PerfError> {
-        let sge = [Sge { address: self.region.address, bytes, lkey: self.region.lkey }];
-        let request = [RecvRequest { id: 0, sges: &sge }];
+        self.recv_at(0, 0, bytes)
+    }
+
+    /// Posts a receive with a number, into the memory at an offset.
+    pub fn recv_at(&mut self, id: u64, at: usize, bytes: u32) -> Result<(), PerfError> {
+        let sge = [self.sge(at, bytes)];
+        let request = [RecvRequest { id, sges: &sge }];
         match self.srq {
             Some(srq) => self.device.post_srq_recv(srq, &request)?,
             None => self.device.post_recv(self.qps[0], &request)?,
@@ -200,11 +210,25 @@ impl<D: Device + ?Sized> VerbsEnd<D> {
 
     /// Sends a message of this length; inline up to [`INLINE_BYTES`].
     pub fn send(&mut self, bytes: u32) -> Result<(), PerfError> {
-        let sge = [Sge { address: self.region.address, bytes, lkey: self.region.lkey }];
-        let data = match bytes {
+        let sge = [self.sge(0, bytes)];
+        self.send_data(match bytes {
             0..=INLINE_BYTES => Data::Inline(&[7; INLINE_BYTES as usize][..bytes as usize]),
             _ => Data::Sges(&sge),
-        };
+        })
+    }
+
+    /// Sends the message at an offset of the end's memory; inline up to [`INLINE_BYTES`].
+    pub fn send_from(&mut self, memory: &Memory, at: usize, bytes: u32) -> Result<(), PerfError> {
+        if bytes > INLINE_BYTES {
+            return self.send_data(Data::Sges(&[self.sge(at, bytes)]));
+        }
+        let mut message = [0; INLINE_BYTES as usize];
+        let message = &mut message[..bytes as usize];
+        assert!(memory.read(at, message), "messages are within the memory");
+        self.send_data(Data::Inline(message))
+    }
+
+    fn send_data(&mut self, data: Data<'_>) -> Result<(), PerfError> {
         let request = SendRequest { id: 0, op: self.op(), flags: SendFlags::NONE, data };
         Ok(self.device.post_send(self.qps[0], &[request])?)
     }
@@ -225,12 +249,15 @@ impl<D: Device + ?Sized> VerbsEnd<D> {
         }
     }
 
-    /// Waits for a message; returns `false` if `is_over` is true before it arrives.
-    pub fn wait(&mut self, mut is_over: impl FnMut() -> bool) -> Result<bool, PerfError> {
+    /// Waits for a message; `None` if `is_over` is true before it arrives.
+    pub fn wait(
+        &mut self,
+        mut is_over: impl FnMut() -> bool,
+    ) -> Result<Option<Completion>, PerfError> {
         let mut out = [Completion::NOTHING];
         for poll in 1u32.. {
             if self.poll(&mut out)? == 1 && out[0].kind.is_recv() {
-                return Ok(true);
+                return Ok(Some(out[0]));
             }
             if poll.is_multiple_of(POLLS_AWAKE) {
                 std::thread::yield_now();
@@ -239,6 +266,6 @@ impl<D: Device + ?Sized> VerbsEnd<D> {
                 }
             }
         }
-        Ok(false)
+        Ok(None)
     }
 }

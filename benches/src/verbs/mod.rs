@@ -1,26 +1,26 @@
 //! Layer `verbs`: messages between queue pairs of two adapters.
 
+mod buffers;
 pub mod end;
 
 use crate::error::PerfError;
 use crate::exchange::Exchange;
 use crate::plan::{EndRole, MeasurementOutcome, Plan, What};
 use crate::samples::{per_second, ping_pong};
-use end::{BYTES, EndAddress, GRH_BYTES, VerbsEnd, VerbsEndSetup};
+use buffers::MessageBuffers;
+use end::{EndAddress, VerbsEnd, VerbsEndSetup};
 use pollux_mem::Memory;
-use pollux_verbs::{Completion, Data, Device, SendFlags, SendRequest, Sge};
+use pollux_verbs::{Completion, Data, Device, SendFlags, SendRequest};
 use pollux_wire::address::Qpn;
-use std::fmt::Display;
 use std::time::{Duration, Instant};
 
-/// Outstanding messages in `bw` and `rate`; and posted receives.
-const WINDOW: u64 = 256;
-const RECEIVES: usize = 512;
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// Empty polls before the server checks whether the client has finished.
 const POLLS_IDLE: u32 = 20_000;
-/// From this length on, messages are posted in small batches.
+/// Messages of a batch, and from which length on there are fewer in one.
+const BATCH: usize = 32;
 const LONG_BYTES: u32 = 4096;
+const LONG_BATCH: u64 = 4;
 
 /// Plays a role at a port. Only a client has an outcome.
 pub fn play<D: Device + ?Sized>(
@@ -30,60 +30,63 @@ pub fn play<D: Device + ?Sized>(
     port: u8,
     exchange: &mut Exchange,
 ) -> Result<Option<MeasurementOutcome>, PerfError> {
-    // Another process can only read shared memory.
-    let memory = if plan.processes { Memory::shared(BYTES) } else { Memory::private(BYTES) };
-    let memory = memory.map_err(no_memory)?;
-    let mut end =
-        VerbsEnd::new(device, port, &memory, &VerbsEndSetup::of(plan.transport.qp_type()))?;
+    let mut buffers = MessageBuffers::new(plan)?;
+    let setup = VerbsEndSetup::of(plan.transport.qp_type());
+    let mut end = VerbsEnd::new(device, port, &buffers.memory, &setup)?;
     let other: EndAddress = exchange.swap(&end.address()?)?;
     end.connect(&other)?;
-    for _ in 0..RECEIVES {
-        end.recv(receive_bytes(plan))?;
-    }
-    exchange.meet()?;
-    match (plan.what, role) {
-        (What::Connect, EndRole::Client) => connect(plan, &mut end, &other).map(Some),
-        (What::Connect, EndRole::Server) => Ok(None),
-        (What::Lat, EndRole::Client) => client(plan, &mut end).map(Some),
-        (What::Lat, EndRole::Server) => server(plan, &mut end, exchange).map(|()| None),
-        (What::Bw | What::Rate, EndRole::Client) => stream(plan, &mut end, exchange).map(Some),
-        (What::Bw | What::Rate, EndRole::Server) => drain(plan, &mut end, exchange).map(|()| None),
-    }
-}
-
-fn no_memory(error: impl Display) -> PerfError {
-    PerfError::Plan(format!("no memory for messages: {error}"))
-}
-
-fn receive_bytes(plan: &Plan) -> u32 {
-    (plan.bytes + GRH_BYTES).min(BYTES as u32)
+    buffers.post(&mut end)?;
+    exchange.begin(plan)?;
+    let outcome = match (plan.what, role) {
+        (What::Connect, EndRole::Client) => Some(connect(plan, &mut end, &other)?),
+        (What::Connect, EndRole::Server) => None,
+        (What::Lat, EndRole::Client) => Some(client(plan, &mut end, &mut buffers)?),
+        (What::Lat, EndRole::Server) => {
+            server(&mut end, &mut buffers, exchange)?;
+            None
+        }
+        (What::Bw | What::Rate, EndRole::Client) => {
+            Some(stream(plan, &mut end, &mut buffers, exchange)?)
+        }
+        (What::Bw | What::Rate, EndRole::Server) => {
+            drain(&mut end, &mut buffers, exchange)?;
+            None
+        }
+    };
+    exchange.add_wrong_payloads(buffers.wrong());
+    Ok(outcome)
 }
 
 #[expect(clippy::disallowed_methods, reason = "messages may be lost")]
 fn client<D: Device + ?Sized>(
     plan: &Plan,
     end: &mut VerbsEnd<D>,
+    buffers: &mut MessageBuffers,
 ) -> Result<MeasurementOutcome, PerfError> {
     let latency = ping_pong(plan.duration, plan.per_second, || {
-        end.send(plan.bytes)?;
+        let number = buffers.send(end)?;
         let mut sent_at = None;
         let mut is_late = || sent_at.get_or_insert_with(Instant::now).elapsed() > TIMEOUT;
         match end.wait(&mut is_late)? {
-            true => end.recv(receive_bytes(plan)),
-            false => Err(PerfError::OtherEnd(format!("no reply for {TIMEOUT:?}"))),
+            Some(reply) => {
+                buffers.check(&reply, Some(number));
+                buffers.receive(end, reply.id)
+            }
+            None => Err(PerfError::OtherEnd(format!("no reply for {TIMEOUT:?}"))),
         }
     })?;
     Ok(MeasurementOutcome::Latency(latency))
 }
 
 fn server<D: Device + ?Sized>(
-    plan: &Plan,
     end: &mut VerbsEnd<D>,
+    buffers: &mut MessageBuffers,
     exchange: &mut Exchange,
 ) -> Result<(), PerfError> {
-    while end.wait(|| exchange.is_over())? {
-        end.send(plan.bytes)?;
-        end.recv(receive_bytes(plan))?;
+    while let Some(request) = end.wait(|| exchange.is_over())? {
+        buffers.send_back(end, &request)?;
+        buffers.check(&request, None);
+        buffers.receive(end, request.id)?;
     }
     Ok(())
 }
@@ -92,19 +95,24 @@ fn server<D: Device + ?Sized>(
 fn stream<D: Device + ?Sized>(
     plan: &Plan,
     end: &mut VerbsEnd<D>,
+    buffers: &mut MessageBuffers,
     exchange: &mut Exchange,
 ) -> Result<MeasurementOutcome, PerfError> {
-    let batch = if plan.bytes >= LONG_BYTES { 4 } else { 32 };
-    let region = end.region;
-    let sge = [Sge { address: region.address, bytes: plan.bytes, lkey: region.lkey }];
+    let window = buffers.window();
+    let batch = if plan.bytes >= LONG_BYTES { LONG_BATCH } else { BATCH as u64 };
+    let batch = batch.min(window / 2);
     let op = end.op();
-    let request = |flags| SendRequest { id: 0, op, flags, data: Data::Sges(&sge) };
-    let mut requests = vec![request(SendFlags::NONE); batch as usize];
-    requests[batch as usize - 1] = request(SendFlags::SIGNALED);
     let (mut sent, mut done, mut out) = (0, 0, [Completion::NOTHING; 16]);
     let rate = per_second(plan.duration, || {
-        if sent - done + batch <= WINDOW {
-            end.device.post_send(end.qps[0], &requests)?;
+        if sent - done + batch <= window {
+            let mut sges = [[end.sge(0, 0)]; BATCH];
+            sges[..batch as usize].fill_with(|| [buffers.next_sge(end)]);
+            let requests: [_; BATCH] = std::array::from_fn(|nth| {
+                let is_last = nth as u64 + 1 == batch;
+                let flags = if is_last { SendFlags::SIGNALED } else { SendFlags::NONE };
+                SendRequest { id: 0, op, flags, data: Data::Sges(&sges[nth]) }
+            });
+            end.device.post_send(end.qps[0], &requests[..batch as usize])?;
             sent += batch;
         }
         let completed = batch * end.poll(&mut out)? as u64;
@@ -119,15 +127,16 @@ fn stream<D: Device + ?Sized>(
 }
 
 fn drain<D: Device + ?Sized>(
-    plan: &Plan,
     end: &mut VerbsEnd<D>,
+    buffers: &mut MessageBuffers,
     exchange: &mut Exchange,
 ) -> Result<(), PerfError> {
     let (mut received, mut idle, mut out) = (0u64, 0u32, [Completion::NOTHING; 64]);
     loop {
         let count = end.poll(&mut out)?;
-        for _ in 0..count {
-            end.recv(receive_bytes(plan))?;
+        for message in &out[..count] {
+            buffers.check(message, None);
+            buffers.receive(end, message.id)?;
         }
         received += count as u64;
         idle = if count > 0 { 0 } else { idle + 1 };
@@ -154,7 +163,7 @@ fn connect<D: Device + ?Sized>(
         end.device.destroy_qp(qp)?;
         Ok(1)
     })?;
-    Ok(MeasurementOutcome::Connections { per_second: rate, first: None })
+    Ok(MeasurementOutcome::Connections { per_second: rate, first_ns: None })
 }
 
 /// Bytes of this process per connected, idle RC queue pair, without its share of the shared receive
@@ -162,7 +171,8 @@ fn connect<D: Device + ?Sized>(
 pub fn bytes_per_connection() -> Result<f64, PerfError> {
     const COUNT: usize = 8192;
     let [device, _peer] = end::devices(false);
-    let memory = Memory::private(1 << 12).map_err(no_memory)?;
+    let memory = Memory::private(1 << 12)
+        .map_err(|error| PerfError::Plan(format!("no memory for messages: {error}")))?;
     let setup =
         VerbsEndSetup { qps: 0, has_srq: true, ..VerbsEndSetup::of(pollux_verbs::QpType::Rc) };
     let mut end = VerbsEnd::new(Box::new(device), 1, &memory, &setup)?;

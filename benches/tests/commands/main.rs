@@ -5,3 +5,4 @@ mod page;
 mod places;
 mod programs;
 mod remote;
+mod schema;

@@ -8,6 +8,7 @@ use std::process::Command;
 
 const CAMPAIGN: &str = "
 rounds = 7
+keep_disturbed = true
 duration = 0.05
 
 [[measure]]

@@ -24,7 +24,9 @@ fn a_server_survives_its_clients_and_serves_them_in_turn() {
     drop(stream);
     for _ in 0..2 {
         let report = server.measure(lat).expect("it is served");
-        let samples = report["rows"][0]["outcomes"][0]["latency"]["samples"].as_u64();
+        let samples = report["rows"][0]["source"]["measured"]["outcomes"][0]["outcome"]["latency"]
+            ["samples"]
+            .as_u64();
         assert!(samples.is_some_and(|samples| samples > 0), "{report}");
         assert!(report["server_environment"]["cpu"].is_string(), "{report}");
     }
@@ -61,7 +63,7 @@ fn a_client_of_another_version_is_told_what_to_do() {
     stream.set_read_timeout(Some(Duration::from_secs(60))).expect("a socket");
     let mut hello = String::new();
     BufReader::new(stream.try_clone().expect("a socket")).read_line(&mut hello).expect("a line");
-    let other = hello.replace("\"protocol\":1", "\"protocol\":2");
+    let other = hello.replace("\"protocol\":2", "\"protocol\":9");
     assert_ne!(other, hello);
     stream.write_all(other.as_bytes()).expect("it is sent");
     let mut rest = Vec::new();
@@ -103,6 +105,9 @@ fn every_layer_is_measured_between_two_programs_that_meet_at_a_fabric() {
     ] {
         let report = server.measure(&format!("{what} --device {near}"));
         let report = report.unwrap_or_else(|error| panic!("{what}: {error}"));
-        assert!(report["rows"][0]["outcomes"][0].is_object(), "{what}: {report}");
+        assert!(
+            report["rows"][0]["source"]["measured"]["outcomes"][0].is_object(),
+            "{what}: {report}"
+        );
     }
 }

@@ -1,0 +1,18 @@
+//! Tells the program of which commit it is, so that a run can say so.
+
+use std::process::Command;
+
+fn git(arguments: &[&str]) -> Option<String> {
+    let output = Command::new("git").args(arguments).output().ok()?;
+    let text = String::from_utf8(output.stdout).ok()?;
+    (output.status.success() && !text.trim().is_empty()).then(|| text.trim().to_string())
+}
+
+fn main() {
+    println!("cargo:rerun-if-changed=build.rs");
+    if let Some(log) = git(&["rev-parse", "--git-path", "logs/HEAD"]) {
+        println!("cargo:rerun-if-changed={log}");
+    }
+    let commit = git(&["describe", "--always", "--abbrev=12", "--dirty", "--exclude=*"]);
+    println!("cargo:rustc-env=POLLUX_COMMIT={}", commit.unwrap_or("unknown".into()));
+}

@@ -1,0 +1,36 @@
+//! What the cores of a run can do at most, whatever program runs there: figures that stand beside
+//! the others.
+
+use crate::judgement::three_digits;
+use crate::machine;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Controls {
+    /// That one core copies, 1 MiB at a time.
+    pub copy_bytes_per_second: f64,
+    /// Half the round trip of a cache line that both cores write; `None` on one core.
+    pub cache_line_ns: Option<f64>,
+}
+
+impl Controls {
+    pub fn measure(cores: [usize; 2]) -> Self {
+        Self {
+            copy_bytes_per_second: machine::run_pinned(cores[0], machine::copy),
+            cache_line_ns: (cores[0] != cores[1]).then(|| machine::lines(cores, false)),
+        }
+    }
+}
+
+impl fmt::Display for Controls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let copies = three_digits(self.copy_bytes_per_second * 1e-9);
+        write!(f, "a core copies {copies} GB/s")?;
+        match self.cache_line_ns {
+            Some(ns) => write!(f, "; a cache line takes {} ns to the other", three_digits(ns)),
+            None => Ok(()),
+        }
+    }
+}

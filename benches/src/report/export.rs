@@ -1,0 +1,99 @@
+//! A run for other programs: values with commas, and a log that HdrHistogram's tools read.
+
+use crate::stored::{StoredRow, StoredRun};
+use std::fmt::Write;
+
+/// A line for each figure of each row.
+pub fn csv(run: &StoredRun) -> String {
+    let mut text = String::from("name,unit,round,figure\n");
+    for row in &run.rows {
+        for (figure, round) in row.figures.iter().zip(1..) {
+            let line = [&row.name, &row.unit].map(|text| quote(text)).join(",");
+            writeln!(text, "{line},{round},{figure}").expect("a string takes all");
+        }
+    }
+    text
+}
+
+/// Quoted if it has to be (RFC 4180, 2).
+fn quote(text: &str) -> String {
+    match text.contains([',', '"', '\n', '\r']) {
+        true => format!("\"{}\"", text.replace('"', "\"\"")),
+        false => text.into(),
+    }
+}
+
+/// The round trips of each round as an interval of its row's tag, in nanoseconds.
+///
+/// Starts are counted from that of the run, one round after the other, since rounds do not know
+/// when they began.
+pub fn hdr_log(run: &StoredRun) -> String {
+    let mut text = String::from("#[Histogram log format version 1.3]\n");
+    text += "\"StartTimestamp\",\"Interval_Length\",\"Interval_Max\",\"Interval_Compressed_Histogram\"\n";
+    let mut start = 0.0;
+    for (row, plan) in run.rows.iter().filter_map(|row| Some((row, row.measured()?.0))) {
+        for latency in row.latencies() {
+            let (length, tag) = (plan.duration.as_secs_f64(), tag(row));
+            let (max, histogram) = (latency.max_ns * 2.0, &latency.round_trips);
+            writeln!(text, "Tag={tag},{start:.3},{length:.3},{max:.3},{histogram}")
+                .expect("a string takes all");
+            start += length;
+        }
+    }
+    text
+}
+
+/// A tag has no comma and no space.
+fn tag(row: &StoredRow) -> String {
+    row.name.replace(',', "").replace(' ', "_")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::controls::Controls;
+    use crate::environment::Environment;
+    use crate::plan::{Layer, Measured, MeasuredTransport, MeasurementOutcome, Plan, What};
+    use crate::samples::{self, Latency};
+    use hdrhistogram::serialization::interval_log::{IntervalLogIterator, LogEntry};
+    use std::time::Duration;
+
+    #[test]
+    fn what_has_a_comma_is_quoted() {
+        assert_eq!(quote("GB/s"), "GB/s");
+        assert_eq!(quote("lat, \"64\" bytes"), "\"lat, \"\"64\"\" bytes\"");
+    }
+
+    #[test]
+    fn a_log_is_read_by_the_library_of_its_format() {
+        let mut round_trips = samples::histogram();
+        (1..=100).for_each(|ns| round_trips.record(ns * 1000).expect("within the bounds"));
+        let latency = Latency::of(&round_trips, Duration::ZERO);
+        let plan = Plan::new(What::Lat, Layer::Verbs, MeasuredTransport::Rc, 64);
+        let measured = || Measured {
+            outcome: MeasurementOutcome::Latency(latency.clone()),
+            setup_seconds: 0.0,
+            cores_busy: [None; 2],
+            disturbance: None,
+        };
+        let controls = Controls { copy_bytes_per_second: 10e9, cache_line_ns: None };
+        let mut run = StoredRun::new(Environment::now(None), controls);
+        run.rows = vec![StoredRow::new(plan, vec![measured(), measured()], false)];
+        assert_eq!(csv(&run).lines().count(), 3);
+        let log = hdr_log(&run);
+        let entries: Vec<_> =
+            IntervalLogIterator::new(log.as_bytes()).filter_map(Result::ok).collect();
+        let intervals = entries.iter().filter_map(|entry| match entry {
+            LogEntry::Interval(interval) => Some(interval),
+            _ => None,
+        });
+        let intervals: Vec<_> = intervals.collect();
+        assert_eq!(intervals.len(), 2, "{log}");
+        assert_eq!(
+            intervals[1].tag().map(|tag| tag.as_str()),
+            Some("lat_of_verbs_over_rc_64_bytes")
+        );
+        assert_eq!(intervals[1].start_timestamp(), Duration::from_secs(1));
+        assert_eq!(intervals[1].encoded_histogram(), latency.round_trips);
+    }
+}

@@ -1,0 +1,114 @@
+//! The plots of a run.
+
+use super::plot::{Axis, Mark, Plot};
+use crate::judgement::{Estimate, three_digits};
+use crate::plan::{Plan, What};
+use crate::samples::Latency;
+use crate::stored::{StoredRow, StoredRun};
+
+/// More sizes would not have space on their axis.
+const SIZES_AS_TICKS_MAX: usize = 8;
+
+/// Sweeps first, then those of each row.
+pub fn all(run: &StoredRun) -> Vec<Plot> {
+    let of_row = |row| percentiles(row).into_iter().chain([rounds(row)]);
+    let with_figures = run.rows.iter().filter(|row| !row.figures.is_empty());
+    sweeps(run).into_iter().chain(with_figures.flat_map(of_row)).collect()
+}
+
+/// Rows that differ in their size alone.
+fn sweeps(run: &StoredRun) -> Vec<Plot> {
+    let mut sweeps: Vec<(String, Vec<(&Plan, &StoredRow)>)> = Vec::new();
+    for (plan, row) in run.rows.iter().filter_map(|row| Some((row.measured()?.0, row))) {
+        let kind = plan.kind();
+        match sweeps.iter_mut().find(|(known, _)| *known == kind) {
+            Some((_, rows)) => rows.push((plan, row)),
+            None => sweeps.push((kind, vec![(plan, row)])),
+        }
+    }
+    sweeps.retain(|(_, rows)| rows.len() > 1);
+    sweeps.into_iter().map(|(kind, rows)| sweep(kind, &rows)).collect()
+}
+
+fn sweep(title: String, rows: &[(&Plan, &StoredRow)]) -> Plot {
+    let points =
+        rows.iter().filter_map(|(plan, row)| Some((plan.bytes.into(), row.estimate?.median)));
+    let line = Mark::Line { points: points.collect(), is_strong: true };
+    let dots = rows.iter().filter_map(|(plan, row)| {
+        let (estimate, bytes) = (row.estimate?, plan.bytes);
+        let text = format!("{bytes} bytes: {estimate} {}", row.unit);
+        Some(Mark::Dot { at: (bytes.into(), estimate.median), interval: estimate.interval, text })
+    });
+    let ticks = rows.iter().filter(|_| rows.len() <= SIZES_AS_TICKS_MAX);
+    let ticks = ticks.map(|(plan, _)| (plan.bytes.into(), binary(plan.bytes))).collect();
+    Plot {
+        title,
+        x: Axis { label: "bytes".into(), is_log: true, ticks },
+        y: Axis { label: rows[0].1.unit.clone(), is_log: true, ticks: Vec::new() },
+        marks: [line].into_iter().chain(dots).collect(),
+    }
+}
+
+/// 65536 is 64 Ki.
+fn binary(bytes: u32) -> String {
+    match bytes {
+        whole if whole >= 1 << 20 && whole.is_multiple_of(1 << 20) => format!("{} Mi", whole >> 20),
+        whole if whole >= 1 << 10 && whole.is_multiple_of(1 << 10) => format!("{} Ki", whole >> 10),
+        other => other.to_string(),
+    }
+}
+
+/// The latency at each percentile, of each round, and the median of all.
+fn percentiles(row: &StoredRow) -> Option<Plot> {
+    // So that each nine has the same width.
+    let nines = |percent: f64| -(1.0 - percent / 100.0).log10();
+    let first = row.latencies().next()?;
+    let of_round = |latency: &Latency| {
+        let points = latency.percentiles.iter().map(|one| (nines(one.percent), one.ns));
+        Mark::Line { points: points.collect(), is_strong: false }
+    };
+    let middle = first.percentiles.iter().filter_map(|one| {
+        let values = row.latencies().filter_map(|latency| latency.percentile(one.percent));
+        Some((nines(one.percent), Estimate::of(values.collect())?.median))
+    });
+    let middle = Mark::Line { points: middle.collect(), is_strong: true };
+    let ticks = [50.0, 90.0, 99.0, 99.9, 99.99, 99.999];
+    Some(Plot {
+        title: format!("{}: percentiles", row.name),
+        x: Axis {
+            label: "percentile".into(),
+            is_log: false,
+            ticks: ticks.map(|part| (nines(part), part.to_string())).to_vec(),
+        },
+        y: Axis { label: row.unit.clone(), is_log: true, ticks: Vec::new() },
+        marks: row.latencies().map(of_round).chain([middle]).collect(),
+    })
+}
+
+/// The figure of each round, in the order of time.
+fn rounds(row: &StoredRow) -> Plot {
+    let interval = row.estimate.and_then(|estimate| estimate.interval);
+    let dots = row.figures.iter().zip(1u32..).map(|(figure, round)| Mark::Dot {
+        at: (round.into(), *figure),
+        interval: None,
+        text: format!("round {round}: {} {}", three_digits(*figure), row.unit),
+    });
+    let what = match row.measured().map(|(plan, _)| plan.what) {
+        Some(What::Lat) => "median of each round",
+        Some(_) => "each round",
+        None => "each pair",
+    };
+    Plot {
+        title: format!("{}: {what}", row.name),
+        x: Axis {
+            label: "round".into(),
+            is_log: false,
+            ticks: (1..=row.figures.len() as u32)
+                .filter(|round| row.figures.len() <= 12 || round % 5 == 0)
+                .map(|round| (round.into(), round.to_string()))
+                .collect(),
+        },
+        y: Axis { label: row.unit.clone(), is_log: false, ticks: Vec::new() },
+        marks: interval.map(|between| Mark::Band { between }).into_iter().chain(dots).collect(),
+    }
+}
