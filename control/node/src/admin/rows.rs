@@ -5,6 +5,7 @@
 
 pub use super::neighbor_rows::{NeighborState, NeighborStatus, NeighborTransport};
 pub use super::socket_rows::{SocketStatus, TcpStatus};
+pub use super::topology_rows::{CableCounters, CabledPort, TopologyNode};
 
 use super::request::AdminTable;
 use super::usual_drops::is_usual;
@@ -42,6 +43,7 @@ tables! {
     NodeStatus: Nodes,
     PortStatus: Ports,
     LinkStatus: Links,
+    TopologyNode: Topology,
 }
 
 /// An interface of a node. One that does not run has null for the fields after `waits_for`.
