@@ -34,12 +34,12 @@ fn plural(count: usize, one: &str, many: &str) -> Option<String> {
     }
 }
 
-/// The rates of links, and their states: `4xEDR, all active`.
+/// The rates of links, and their states: `all at 4xEDR; 46 active, 2 down`.
 pub(crate) fn conditions(graph: &Graph) -> String {
     let rates = rates(graph);
-    let mut parts: Vec<String> = match &rates[..] {
-        [(rate, _)] => vec![(*rate).to_owned()],
-        rates => rates.iter().map(|(rate, count)| format!("{count} {rate}")).collect(),
+    let rates: Vec<String> = match &rates[..] {
+        [(rate, _)] => vec![format!("all at {rate}")],
+        rates => rates.iter().map(|(rate, count)| format!("{count} at {rate}")).collect(),
     };
     let mut states: BTreeMap<CableHealth, usize> = BTreeMap::new();
     for cable in &graph.cables {
@@ -47,11 +47,13 @@ pub(crate) fn conditions(graph: &Graph) -> String {
     }
     states.remove(&CableHealth::Unknown);
     let is_one = states.len() == 1;
-    for (health, count) in states {
+    let states = states.into_iter().map(|(health, count)| {
         let count = if is_one { "all".to_owned() } else { grouped(count as u64) };
-        parts.push(format!("{count} {}", word(health)));
-    }
-    parts.join(", ")
+        format!("{count} {}", word(health))
+    });
+    let parts = [rates.join(", "), states.collect::<Vec<_>>().join(", ")];
+    let parts: Vec<_> = parts.into_iter().filter(|part| !part.is_empty()).collect();
+    parts.join("; ")
 }
 
 pub(crate) fn word(health: CableHealth) -> &'static str {
@@ -190,7 +192,7 @@ mod tests {
         assert_eq!(contents(&graph("single:1")), "1 host, 1 switch, 1 link");
         let routed = graph("routed:2x3");
         assert_eq!(contents(&routed), "5 hosts, 2 switches, 1 router, 7 links");
-        assert_eq!(conditions(&routed), "4xEDR");
+        assert_eq!(conditions(&routed), "all at 4xEDR");
         assert_eq!(
             contents(&graph("leaf-spine:63x16x16")),
             "1,008 hosts, 79 switches, 2,016 links"

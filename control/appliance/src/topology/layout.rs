@@ -5,9 +5,11 @@
 //! at its right. Blocks of a level stand in a row, in the order of [`order`]; each is as near to
 //! the middle of its neighbors below as its own level permits.
 
-use super::graph::{Cable, Graph};
+use super::area::{Area, NodeBox};
+use super::graph::Graph;
+use super::lines::{Cabling, Line};
 use super::order::{order, positions};
-use super::style::{BOX_HEIGHT, HostStyle, PORT_PITCH, Style, SwitchLook, WIDTH_GOOD};
+use super::style::{HostStyle, Style, SwitchLook, WIDTH_GOOD};
 use std::cmp::Ordering;
 
 const MARGIN: f64 = 14.0;
@@ -16,11 +18,12 @@ const HOST_GAP: f64 = 8.0;
 const HOST_GAP_WITH_CABLES: f64 = 44.0;
 /// Between the boxes of a level whose switches are joined.
 const JOINED_GAP: f64 = 40.0;
+const JOINED_GAP_NARROW: f64 = 14.0;
+/// Between levels, by the width of a picture.
 const LEVEL_GAP_MIN: f64 = 64.0;
-const LEVEL_GAP_MAX: f64 = 190.0;
-const ARC_MIN: f64 = 26.0;
-const ARC_STEP: f64 = 10.0;
-const ARC_MAX: f64 = 140.0;
+const LEVEL_GAP_MAX: f64 = 120.0;
+/// The same, where hosts are squares, and lines many.
+const LEVEL_GAP_DENSE_MAX: f64 = 190.0;
 /// Between boxes that are spread over a level.
 const SPREAD_MAX: f64 = 150.0;
 
@@ -33,62 +36,6 @@ pub(crate) struct Layout {
     /// Around switches and their hosts.
     pub(crate) panels: Vec<Area>,
     pub(crate) lines: Vec<Line>,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct Area {
-    pub(crate) x: f64,
-    pub(crate) y: f64,
-    pub(crate) width: f64,
-    pub(crate) height: f64,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct NodeBox {
-    pub(crate) area: Area,
-    /// Its name is written from below upwards.
-    pub(crate) is_vertical: bool,
-    pub(crate) is_hosted: bool,
-}
-
-/// A cable with a line. That of a host without one is part of the host's square.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Line {
-    pub(crate) cable: usize,
-    pub(crate) ends: [LineEnd; 2],
-    /// The height of an arc between two nodes of a level.
-    pub(crate) arc: Option<f64>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct LineEnd {
-    pub(crate) x: f64,
-    pub(crate) y: f64,
-    pub(crate) side: Side,
-    /// Whether there is space for the number of the port.
-    pub(crate) has_number: bool,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Side {
-    Top,
-    Bottom,
-    Left,
-    Right,
-}
-
-impl Area {
-    pub(crate) fn middle(&self) -> f64 {
-        self.x + self.width / 2.0
-    }
-
-    pub(crate) fn right(&self) -> f64 {
-        self.x + self.width
-    }
-
-    pub(crate) fn bottom(&self) -> f64 {
-        self.y + self.height
-    }
 }
 
 /// A switch and its hosts. The middle of the switch is in the middle of the block at leaves.
@@ -107,7 +54,7 @@ struct Plan<'a> {
     graph: &'a Graph,
     style: Style,
     rows: &'a [Vec<usize>],
-    positions: Vec<Option<usize>>,
+    cabling: Cabling<'a>,
     /// The hosts of each node, by port.
     hosts: &'a [Vec<usize>],
 }
@@ -118,8 +65,8 @@ pub(crate) fn layout(graph: &Graph) -> Layout {
     let hosts_max = hosts.iter().map(Vec::len).max().unwrap_or(0);
     let styles = Style::all(graph, hosts_max);
     let plan = |style| {
-        let positions = positions(graph, &rows);
-        Plan { graph, style, rows: &rows, positions, hosts: &hosts }
+        let cabling = Cabling { graph, style, positions: positions(graph, &rows) };
+        Plan { graph, style, rows: &rows, cabling, hosts: &hosts }
     };
     let width = |plan: &Plan<'_>| -> f64 {
         let widths = (0..rows.len()).map(|level| plan.width(&plan.blocks(level, false), level));
@@ -233,8 +180,11 @@ impl Plan<'_> {
     }
 
     fn gap(&self, level: usize) -> f64 {
-        let is_joined = self.style.has_ports() && self.is_joined(level);
-        if is_joined { JOINED_GAP } else { self.style.gap }
+        match (self.is_joined(level), self.style.has_ports()) {
+            (false, _) => self.style.gap,
+            (true, true) => JOINED_GAP,
+            (true, false) => JOINED_GAP_NARROW,
+        }
     }
 
     /// Whether nodes of a level have cables between each other.
@@ -244,7 +194,7 @@ impl Plan<'_> {
     }
 
     fn is_within(&self, peer: usize, level: usize) -> bool {
-        self.positions[peer].is_some() && self.graph.levels[peer] == level + 1
+        self.cabling.positions[peer].is_some() && self.graph.levels[peer] == level + 1
     }
 
     fn width(&self, blocks: &[Block], level: usize) -> f64 {
@@ -275,7 +225,7 @@ impl Plan<'_> {
         for level in (0..levels.len()).rev() {
             self.put_level(&mut layout, &levels[level], level, is_wide(level));
         }
-        layout.lines = self.lines(&layout.boxes);
+        layout.lines = self.cabling.lines(&layout.boxes);
         layout
     }
 
@@ -325,7 +275,8 @@ impl Plan<'_> {
         layout.height += heights.fold(0.0, f64::max);
         layout.height += match level {
             0 => MARGIN,
-            _ => (layout.width / 7.0).clamp(LEVEL_GAP_MIN, LEVEL_GAP_MAX),
+            _ if self.style.has_ports() => (layout.width / 9.0).clamp(LEVEL_GAP_MIN, LEVEL_GAP_MAX),
+            _ => (layout.width / 7.0).clamp(LEVEL_GAP_MIN, LEVEL_GAP_DENSE_MAX),
         };
     }
 
@@ -364,101 +315,9 @@ impl Plan<'_> {
     fn arc_space(&self, level: usize) -> f64 {
         let arcs = self.graph.cables.iter().filter_map(|cable| {
             let [a, b] = cable.ends.map(|end| end.node);
-            self.arc(a, b).filter(|_| self.graph.levels[a] == level + 1)
+            self.cabling.arc(a, b).filter(|_| self.graph.levels[a] == level + 1)
         });
         arcs.fold(0.0, f64::max)
-    }
-
-    /// The height of the arc between two nodes of a level that are not side by side.
-    fn arc(&self, a: usize, b: usize) -> Option<f64> {
-        if self.graph.levels[a] != self.graph.levels[b] || self.is_side_by_side(a, b) {
-            return None;
-        }
-        let span = self.positions[a]?.abs_diff(self.positions[b]?);
-        Some((ARC_MIN + ARC_STEP * span as f64).min(ARC_MAX))
-    }
-
-    fn is_side_by_side(&self, a: usize, b: usize) -> bool {
-        let [Some(one), Some(other)] = [a, b].map(|node| self.positions[node]) else {
-            return false;
-        };
-        self.graph.levels[a] == self.graph.levels[b] && one.abs_diff(other) == 1
-    }
-
-    fn lines(&self, boxes: &[NodeBox]) -> Vec<Line> {
-        let graph = self.graph;
-        let has_line = |cable: &Cable| {
-            let [a, b] = cable.ends.map(|end| end.node);
-            let is_home = graph.homes[a] == Some(b) || graph.homes[b] == Some(a);
-            !is_home || self.has_host_lines()
-        };
-        let cables = graph.cables.iter().enumerate().filter(|(_, cable)| has_line(cable));
-        let cables: Vec<_> = cables.collect();
-        // By node and side, in the order along the side.
-        let mut ends: Vec<(usize, Side, [f64; 3], usize, usize)> = Vec::new();
-        for (line, (_, cable)) in cables.iter().enumerate() {
-            for (at, end) in cable.ends.iter().enumerate() {
-                let other = cable.ends[1 - at].node;
-                let (side, group) = self.side_of(boxes, end.node, other, at);
-                let far = boxes[other].area.middle();
-                let far = if group == 1.0 { far } else { -far };
-                // Cables between the same two boxes do not cross.
-                let port = graph.port(cable.ends[0]).port;
-                ends.push((end.node, side, [group, far, f64::from(port)], line, at));
-            }
-        }
-        ends.sort_by(|a, b| {
-            let keys = a.2.iter().zip(&b.2).map(|(a, b)| a.total_cmp(b));
-            (a.0, a.1).cmp(&(b.0, b.1)).then(keys.fold(Ordering::Equal, Ordering::then))
-        });
-        let none = LineEnd { x: 0.0, y: 0.0, side: Side::Top, has_number: false };
-        let line = |(cable, of): &(usize, &Cable)| {
-            let [a, b] = of.ends.map(|end| end.node);
-            Line { cable: *cable, ends: [none; 2], arc: self.arc(a, b) }
-        };
-        let mut lines: Vec<_> = cables.iter().map(line).collect();
-        for side in ends.chunk_by(|a, b| (a.0, a.1) == (b.0, b.1)) {
-            for (nth, (node, which, _, line, at)) in side.iter().enumerate() {
-                let end = self.end(boxes[*node].area, *which, nth, side.len());
-                lines[*line].ends[*at] = end;
-            }
-        }
-        lines
-    }
-
-    /// The side of a node where a cable to another node ends, and its group there: arcs to the left,
-    /// cables to other levels, arcs to the right.
-    fn side_of(&self, boxes: &[NodeBox], node: usize, other: usize, at: usize) -> (Side, f64) {
-        let [own, far] = [node, other].map(|node| boxes[node].area);
-        let is_right = (far.middle(), at) > (own.middle(), 1 - at);
-        let is_beside = self.graph.levels[node].abs_diff(self.graph.levels[other]) > 1
-            && (self.graph.homes[node] == Some(other) || self.graph.homes[other] == Some(node));
-        if is_beside || self.is_side_by_side(node, other) {
-            return (if is_right { Side::Right } else { Side::Left }, 1.0);
-        }
-        if self.arc(node, other).is_some() {
-            return (Side::Top, if is_right { 2.0 } else { 0.0 });
-        }
-        (if far.y > own.y { Side::Bottom } else { Side::Top }, 1.0)
-    }
-
-    /// The `nth` of the ends at a side.
-    fn end(&self, area: Area, side: Side, nth: usize, count: usize) -> LineEnd {
-        let is_flat = matches!(side, Side::Top | Side::Bottom);
-        let length = if is_flat { area.width } else { area.height };
-        let most = if is_flat { 2.0 * PORT_PITCH } else { 14.0 };
-        let pitch = ((length - 4.0) / count as f64).min(most);
-        let offset = (nth as f64 - (count - 1) as f64 / 2.0) * pitch;
-        let (middle_x, middle_y) = (area.middle() + offset, area.y + area.height / 2.0 + offset);
-        let (x, y) = match side {
-            Side::Top => (middle_x, area.y),
-            Side::Bottom => (middle_x, area.bottom()),
-            Side::Left => (area.x, middle_y),
-            Side::Right => (area.right(), middle_y),
-        };
-        let is_free = pitch >= if is_flat { PORT_PITCH - 4.0 } else { 10.0 };
-        let has_number = self.style.has_ports() && is_free && area.height >= BOX_HEIGHT;
-        LineEnd { x, y, side, has_number }
     }
 }
 

@@ -1,10 +1,12 @@
 //! A picture of a topology as SVG. Colors are classes, which follow the scheme that a reader
 //! prefers; each node and each link says all about itself below the pointer.
 
+use super::area::{Area, NodeBox};
 use super::describe::{self, Source, conditions, contents, rates, short};
 use super::escape::escape;
 use super::graph::{CableHealth, Graph};
-use super::layout::{Area, Layout, Line, LineEnd, NodeBox, Side};
+use super::layout::Layout;
+use super::lines::{Line, LineEnd, Side};
 use super::style::{BOX_HEIGHT, HostStyle, host_name, switch_name};
 use pollux_node::admin::rows::{CableCounters, CabledPort, NodeKind};
 use std::fmt::{self, Write};
@@ -156,8 +158,14 @@ impl Picture<'_> {
             && let Some(rate) = port.rate.as_ref().filter(|rate| *rate != common)
         {
             let [a, b] = line.ends;
-            let rise = line.arc.map_or(0.0, |arc| arc);
-            let (x, y) = (Number((a.x + b.x) / 2.0), Number((a.y + b.y) / 2.0 - rise + 3.5));
+            // At two heights, for cables side by side.
+            let part = match line.arc {
+                None => 0.36 + 0.28 * f64::from(port.port % 2),
+                Some(_) => 0.5,
+            };
+            let rise = line.arc.unwrap_or(0.0);
+            let x = Number(a.x + (b.x - a.x) * part);
+            let y = Number(a.y + (b.y - a.y) * part - rise + 3.5);
             write!(
                 svg,
                 "<text class=\"small mid halo\" x=\"{x}\" y=\"{y}\">{}</text>",

@@ -98,7 +98,7 @@ mod tests {
         let text = text(&graph("leaf-spine:2x1x1"), &source);
         let expected = "\
 leaf-spine:2x1x1: 2 hosts, 3 switches, 4 links
-4xEDR
+all at 4xEDR
 
 spine1: switch, level 2, GUID GUID, 2 of 2 ports linked
   port  rate   peer     lid

@@ -32,7 +32,7 @@ fn title_of<'a>(svg: &'a str, class: &str, name: &str) -> &'a str {
 #[test]
 fn a_running_fabric_is_shown_in_every_form_and_changes_of_it_are_seen() {
     let fabric = Running::new("topology", &["--topology", "single:3"]);
-    let is_up = |text: &str| text.contains("all active");
+    let is_up = |text: &str| text.contains("all at 4xEDR; all active");
     let text = fabric.until_it(&["show", "topology"], "link that is active", is_up);
     for words in ["3 hosts, 1 switch, 3 links", "switch1: switch, level 1, LID ", "host3:1", "UTC"]
     {

@@ -17,7 +17,7 @@ pub struct TopologyNode {
     pub kind: NodeKind,
     /// The node GUID.
     pub guid: String,
-    /// The LID of port 1, of a switch that of port 0; none if it is not assigned.
+    /// The first LID of its ports, of a switch that of port 0; none if it is not assigned.
     pub lid: Option<u16>,
     /// The number of ports.
     pub ports: u8,

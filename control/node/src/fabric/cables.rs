@@ -14,13 +14,16 @@ const DATA_UNIT: u64 = 4;
 /// The rows of a plan, such as a dump of a cluster.
 pub fn planned(topology: &Topology) -> Vec<TopologyNode> {
     let row = |(index, node): (u32, &PlannedNode)| {
-        let own_port = usize::from(node.kind != NodeType::SWITCH);
         let cables = (1..=node.num_ports()).map(|port| End { node: index, port });
+        let lids = match node.kind {
+            NodeType::SWITCH => &node.ports[..1],
+            _ => &node.ports[1..],
+        };
         TopologyNode {
             node: node.name.clone(),
             kind: kind(node),
             guid: node.guid.to_string(),
-            lid: node.ports.get(own_port).and_then(|port| assigned(port.lid)),
+            lid: lids.iter().find_map(|port| assigned(port.lid)),
             ports: node.num_ports(),
             cables: cables.filter_map(|end| cable(topology, end)).collect(),
         }
@@ -78,7 +81,8 @@ pub(super) fn running(fabric: &Fabric) -> Vec<TopologyNode> {
         cables.sort_by_key(|cable| cable.port);
     }
     for (index, (row, node)) in (0..).zip(rows.iter_mut().zip(subnet.nodes())) {
-        row.lid = assigned(node.lid(u8::from(!node.is_switch())));
+        let ports = if node.is_switch() { 0..=0 } else { 1..=row.ports };
+        row.lid = ports.into_iter().find_map(|port| assigned(node.lid(port)));
         for cable in &mut row.cables {
             fill(fabric, End { node: index, port: cable.port }, cable, node.is_switch());
         }
