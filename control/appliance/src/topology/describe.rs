@@ -39,7 +39,10 @@ pub(crate) fn conditions(graph: &Graph) -> String {
     let rates = rates(graph);
     let rates: Vec<String> = match &rates[..] {
         [(rate, _)] => vec![format!("all at {rate}")],
-        rates => rates.iter().map(|(rate, count)| format!("{count} at {rate}")).collect(),
+        rates => rates
+            .iter()
+            .map(|(rate, count)| format!("{} at {rate}", grouped(*count as u64)))
+            .collect(),
     };
     let mut states: BTreeMap<CableHealth, usize> = BTreeMap::new();
     for cable in &graph.cables {

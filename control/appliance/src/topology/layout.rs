@@ -7,6 +7,7 @@
 
 use super::area::{Area, NodeBox};
 use super::graph::Graph;
+use super::labels::labels;
 use super::lines::{Cabling, Line};
 use super::order::{order, positions};
 use super::style::{HostStyle, Style, SwitchLook, WIDTH_GOOD};
@@ -31,6 +32,8 @@ pub(crate) struct Layout {
     pub(crate) width: f64,
     pub(crate) height: f64,
     pub(crate) style: Style,
+    /// The name of each node.
+    pub(crate) labels: Vec<String>,
     /// The box of each node.
     pub(crate) boxes: Vec<NodeBox>,
     /// Around switches and their hosts.
@@ -54,6 +57,7 @@ struct Plan<'a> {
     graph: &'a Graph,
     style: Style,
     rows: &'a [Vec<usize>],
+    labels: &'a [String],
     cabling: Cabling<'a>,
     /// The hosts of each node, by port.
     hosts: &'a [Vec<usize>],
@@ -61,12 +65,12 @@ struct Plan<'a> {
 
 pub(crate) fn layout(graph: &Graph) -> Layout {
     let rows = order(graph);
-    let hosts = hosts(graph);
+    let (hosts, labels) = (hosts(graph), labels(graph));
     let hosts_max = hosts.iter().map(Vec::len).max().unwrap_or(0);
     let styles = Style::all(graph, hosts_max);
     let plan = |style| {
         let cabling = Cabling { graph, style, positions: positions(graph, &rows) };
-        Plan { graph, style, rows: &rows, cabling, hosts: &hosts }
+        Plan { graph, style, rows: &rows, labels: &labels, cabling, hosts: &hosts }
     };
     let width = |plan: &Plan<'_>| -> f64 {
         let widths = (0..rows.len()).map(|level| plan.width(&plan.blocks(level, false), level));
@@ -128,8 +132,8 @@ impl Plan<'_> {
     }
 
     fn block(&self, node: usize, level: usize, look: SwitchLook) -> Block {
-        let (graph, hosts) = (self.graph, self.hosts[node].clone());
-        let name = &graph.nodes[node].node;
+        let hosts = self.hosts[node].clone();
+        let name = &self.labels[node];
         let size = self.style.switch_size(name, self.ends_max(node), look);
         let [hosts_width, hosts_height] = self.hosts_size(hosts.len(), level);
         let (width, height) = match (hosts.is_empty(), level) {
@@ -218,6 +222,7 @@ impl Plan<'_> {
             width: if width.is_finite() { width } else { 2.0 * MARGIN },
             height: MARGIN,
             style: self.style,
+            labels: self.labels.to_vec(),
             boxes: vec![NodeBox::default(); self.graph.nodes.len()],
             panels: Vec::new(),
             lines: Vec::new(),

@@ -3,13 +3,14 @@
 //!
 //! 1. `graph`: nodes, cables and levels; `order`: the order within levels;
 //! 2. `style`: how much a picture says; `layout`: where everything in it is, by `area` and `lines`;
-//! 3. `describe`: sentences; `escape`: names from elsewhere;
+//! 3. `describe`: sentences; `labels` and `escape`: names in pictures, and from elsewhere;
 //! 4. `text`, `svg` and `page`: the forms of output.
 
 mod area;
 mod describe;
 mod escape;
 mod graph;
+mod labels;
 mod layout;
 mod lines;
 mod order;

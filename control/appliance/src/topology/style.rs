@@ -75,7 +75,7 @@ impl Style {
         let of = |hosts| match hosts {
             HostStyle::Boxes => Self::new(hosts, [box_width + 10.0, box_height], 20.0, 0.0),
             HostStyle::Names(_) => Self::new(hosts, [name_width + 18.0, LIST_ROW], 20.0, 6.0),
-            HostStyle::Cells(_) => Self::new(hosts, [CELL, CELL], 4.0, 3.0),
+            HostStyle::Cells(_) => Self::new(hosts, [CELL, CELL], 4.0, 2.0),
         };
         let columns = |rows_max: usize, most: usize| {
             let least = hosts_max.div_ceil(rows_max).max(1);

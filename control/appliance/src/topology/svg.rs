@@ -144,33 +144,26 @@ impl Picture<'_> {
         let cable = &self.graph.cables[line.cable];
         let port = self.graph.port(cable.ends[0]);
         let class = format!("{} {}", width_class(port), class(self.health(line)));
+        let rate = self.common.and_then(|common| port.rate.as_ref().filter(|rate| *rate != common));
+        let other = if rate.is_some() { " other" } else { "" };
+        let title = escape(&describe::cable(self.graph, cable));
         let path = path(line);
-        write!(
-            svg,
-            "<g class=\"link\"><title>{}</title>",
-            escape(&describe::cable(self.graph, cable))
-        )?;
+        write!(svg, "<g class=\"link{other}\"><title>{title}</title>")?;
         write!(svg, "<path class=\"{class}\" d=\"{path}\"/>")?;
         if self.layout.lines.len() <= LINES_THICK_MAX {
             write!(svg, "<path class=\"hit\" d=\"{path}\"/>")?;
         }
-        if let Some(common) = self.common
-            && let Some(rate) = port.rate.as_ref().filter(|rate| *rate != common)
-        {
+        if let Some(rate) = rate {
             let [a, b] = line.ends;
             // At two heights, for cables side by side.
             let part = match line.arc {
                 None => 0.36 + 0.28 * f64::from(port.port % 2),
                 Some(_) => 0.5,
             };
-            let rise = line.arc.unwrap_or(0.0);
             let x = Number(a.x + (b.x - a.x) * part);
-            let y = Number(a.y + (b.y - a.y) * part - rise + 3.5);
-            write!(
-                svg,
-                "<text class=\"small mid halo\" x=\"{x}\" y=\"{y}\">{}</text>",
-                escape(rate)
-            )?;
+            let y = Number(a.y + (b.y - a.y) * part - line.arc.unwrap_or(0.0) + 3.5);
+            let rate = escape(rate);
+            write!(svg, "<text class=\"small mid halo\" x=\"{x}\" y=\"{y}\">{rate}</text>")?;
         }
         writeln!(svg, "</g>")
     }
@@ -235,7 +228,7 @@ impl Picture<'_> {
         let middle = Number(area.middle());
         if is_vertical {
             let (x, y) = (Number(area.middle() + 4.0), Number(area.bottom() - 7.0));
-            let name = escape(&switch_name(&row.node, true));
+            let name = escape(&switch_name(&self.layout.labels[node], true));
             write!(
                 svg,
                 "<text class=\"name\" transform=\"translate({x} {y}) rotate(-90)\">{name}</text>"
@@ -263,7 +256,8 @@ impl Picture<'_> {
     fn texts(&self, node: usize) -> Vec<(String, &'static str)> {
         let row = &self.graph.nodes[node];
         let is_host = row.kind == NodeKind::Host;
-        let name = if is_host { host_name(&row.node) } else { switch_name(&row.node, false) };
+        let name = &self.layout.labels[node];
+        let name = if is_host { host_name(name) } else { switch_name(name, false) };
         let mut texts = vec![(name, "name")];
         if self.layout.boxes[node].area.height < BOX_HEIGHT || self.graph.is_external(node) {
             return texts;
@@ -334,7 +328,7 @@ mod tests {
             let graph = graph(spec);
             let svg = svg(&graph);
             assert_eq!(svg.matches("<g class=\"node ").count(), graph.nodes.len(), "{spec}");
-            assert_eq!(svg.matches("<g class=\"link\"").count(), graph.cables.len(), "{spec}");
+            assert_eq!(svg.matches("<g class=\"link").count(), graph.cables.len(), "{spec}");
             assert!(!svg.contains("NaN") && !svg.contains("inf\""), "{svg}");
             assert!(svg.contains("a &lt;b&gt;"));
         }
