@@ -4,7 +4,6 @@
 //! Why peers are indexes: a cluster may have many nodes of one name, such as the model of an
 //! adapter.
 
-use super::rows::NodeKind;
 use serde::{Deserialize, Serialize};
 
 /// A node of a topology.
@@ -23,6 +22,16 @@ pub struct TopologyNode {
     pub ports: u8,
     /// The ports with a cable, by number.
     pub cables: Vec<CabledPort>,
+}
+
+/// The type of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub enum NodeKind {
+    Host,
+    Switch,
+    Router,
 }
 
 /// A port with a cable. Only those of a running fabric have a state and counters.
@@ -68,3 +77,5 @@ pub struct CableCounters {
     /// PortXmitDiscards.
     pub discards: u64,
 }
+
+display_as_serialized!(NodeKind);
