@@ -10,8 +10,9 @@
 //! `show` leaves the topology of a fabric to `topology`, which draws it.
 //!
 //! Below them: `asking` is how running ones are asked, `table` and `columns` how rows become text,
-//! `output` is where text goes, `clock` is the time of day, `log` the lines of a node, and `pcapng` how packets become a file;
-//! `signals` and `descriptors` are what a process that serves needs of the system.
+//! `output` is where text goes, `clock` is the time of day, `log` the lines of a node, and `pcapng`
+//! how packets become a file; `signals` and `descriptors` are what a process that serves needs of
+//! the system.
 
 #![forbid(unsafe_code)]
 

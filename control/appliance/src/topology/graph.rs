@@ -4,6 +4,7 @@
 //! node is at the level of its distance from the hosts: leaf switches are level 1. A host without a
 //! switch, such as one of two hosts back to back, is level 1 as well.
 
+use super::escape::printable;
 use pollux_node::admin::rows::{CabledPort, NodeKind, TopologyNode};
 use std::collections::VecDeque;
 
@@ -61,8 +62,13 @@ impl CableHealth {
 }
 
 impl Graph {
+    /// The graph of nodes as they are reported. Their names are on one line in it.
     pub(crate) fn new(mut nodes: Vec<TopologyNode>) -> Self {
         let own_nodes = nodes.len();
+        for node in &mut nodes {
+            node.node = printable(&node.node);
+            node.cables.iter_mut().for_each(|cable| cable.peer = printable(&cable.peer));
+        }
         add_external_nodes(&mut nodes);
         let cables = cables(&nodes);
         let mut at = vec![Vec::new(); nodes.len()];
@@ -290,6 +296,12 @@ pub(crate) mod tests {
             node("Mellanox Technologies Aggregation Node", Host, &[(1, 1, 2)]),
         ];
         assert_eq!(Graph::new(nodes).levels, [1, 2, 0, 0]);
+    }
+
+    #[test]
+    fn names_are_on_one_line() {
+        let graph = Graph::new(vec![node("a\nhost1: ACTIVE", NodeKind::Switch, &[])]);
+        assert_eq!(graph.nodes[0].node, "a\u{fffd}host1: ACTIVE");
     }
 
     #[test]

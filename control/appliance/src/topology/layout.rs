@@ -90,20 +90,22 @@ pub(crate) fn layout(graph: &Graph) -> Layout {
     plan.lay_out(width)
 }
 
+/// The hosts of each node, by port.
 fn hosts(graph: &Graph) -> Vec<Vec<usize>> {
-    let mut hosts = vec![Vec::new(); graph.nodes.len()];
-    for node in 0..graph.nodes.len() {
-        let peers = graph.cables_at(node).iter().map(|&cable| {
-            let end = graph.cables[cable].end_at(node);
-            (graph.port(end).port, graph.cables[cable].other(node))
-        });
-        let mut peers: Vec<_> =
-            peers.filter(|(_, peer)| graph.homes[*peer] == Some(node)).collect();
-        peers.sort_unstable();
-        for (_, peer) in peers {
-            if !hosts[node].contains(&peer) {
-                hosts[node].push(peer);
-            }
+    (0..graph.nodes.len()).map(|node| hosts_of(graph, node)).collect()
+}
+
+fn hosts_of(graph: &Graph, node: usize) -> Vec<usize> {
+    let peers = graph.cables_at(node).iter().map(|&cable| {
+        let cable = &graph.cables[cable];
+        (graph.port(cable.end_at(node)).port, cable.other(node))
+    });
+    let mut peers: Vec<_> = peers.filter(|(_, peer)| graph.homes[*peer] == Some(node)).collect();
+    peers.sort_unstable();
+    let mut hosts = Vec::new();
+    for (_, peer) in peers {
+        if !hosts.contains(&peer) {
+            hosts.push(peer);
         }
     }
     hosts
@@ -239,9 +241,8 @@ impl Plan<'_> {
         let mut middles = vec![None; self.graph.nodes.len()];
         let widest = (0..levels.len()).map(|level| self.width(&levels[level], level));
         let widest = widest.fold(0.0, f64::max);
-        for level in 0..levels.len() {
-            let own = self.width(&levels[level], level);
-            let row = &mut levels[level];
+        for (level, row) in levels.iter_mut().enumerate() {
+            let own = self.width(row, level);
             let free = (widest * 0.8 - own).max(0.0) / row.len().max(1) as f64;
             let gap = self.gap(level) + if level > 0 { free.min(SPREAD_MAX) } else { 0.0 };
             let mut next = 0.0;

@@ -102,8 +102,8 @@ impl Cabling<'_> {
         lines
     }
 
-    /// The side of a node where a cable to another node ends, and its group there: arcs to the left,
-    /// cables to other levels, arcs to the right.
+    /// The side of a node where a cable to another node ends, and its group there: arcs to the
+    /// left, cables to other levels, arcs to the right.
     fn side_of(&self, boxes: &[NodeBox], node: usize, other: usize, at: usize) -> (Side, f64) {
         let [own, far] = [node, other].map(|node| boxes[node].area);
         let is_right = (far.middle(), at) > (own.middle(), 1 - at);

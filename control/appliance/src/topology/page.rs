@@ -36,10 +36,11 @@ fn write(graph: &Graph, layout: &Layout, source: &Source, page: &mut String) -> 
         escape(&conditions(graph)),
         key(graph)
     )?;
+    let arrows = if is_live(graph) { " ↑ and ↓ are packets sent and received." } else { "" };
     writeln!(
         page,
-        "<div class=\"picture\">\n{}</div>\n<p class=\"hint\">Point at a node or a link for \
-         its details.</p>",
+        "<div class=\"picture\">\n{}</div>\n<p class=\"hint\">Point at a node or a link for its \
+         details.{arrows}</p>",
         picture(graph, layout, None)
     )?;
     nodes(graph, page)?;
@@ -58,8 +59,8 @@ fn key(graph: &Graph) -> String {
     let is_open = graph.nodes.iter().flat_map(|node| &node.cables).any(|one| one.process.is_some());
     let open = is_open.then(|| {
         "<li><svg width=\"14\" height=\"12\" aria-hidden=\"true\"><g class=\"host active open\">\
-         <rect class=\"box\" x=\"1\" y=\"1\" width=\"12\" height=\"10\" rx=\"2\"/></g></svg>open in a \
-         process</li>"
+         <rect class=\"box\" x=\"1\" y=\"1\" width=\"12\" height=\"10\" rx=\"2\"/></g></svg>open \
+         in a process</li>"
             .to_owned()
     });
     lines.chain(open).collect()

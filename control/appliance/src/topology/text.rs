@@ -40,7 +40,6 @@ fn heading(row: &TopologyNode, level: usize) -> String {
         _ => format!(", level {level}"),
     };
     let TopologyNode { node, kind, guid, ports, cables, .. } = row;
-    let node = printable(node);
     format!("{node}: {kind}{level}{lid}, GUID {guid}, {} of {ports} ports linked", cables.len())
 }
 
@@ -70,7 +69,7 @@ fn columns(row: &TopologyNode) -> Vec<Column<Row>> {
         columns.push(("state", |row| row.cable.state.cell()));
     }
     columns.push(("rate", |row| row.cable.rate.cell()));
-    columns.push(("peer", |row| printable(&row.cable.peer)));
+    columns.push(("peer", |row| row.cable.peer.clone()));
     columns.push(("lid", |row| row.lid.cell()));
     if is_live {
         let live: [Column<Row>; 7] = [
