@@ -1,12 +1,11 @@
 //! The environment of a measurement: the properties of a machine that decide figures.
 
-use pollux_node::calendar::rfc_3339;
+use pollux_node::calendar::{rfc_3339, since_epoch};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::fs;
 use std::path::Path;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Environment {
@@ -61,7 +60,6 @@ fn names(folder: impl AsRef<Path>) -> Vec<String> {
 }
 
 impl Environment {
-    #[expect(clippy::disallowed_methods, reason = "a run says when it began")]
     pub fn now(fifo: Option<u8>) -> Self {
         let cpuinfo = read("/proc/cpuinfo");
         let of = |key: &str| {
@@ -76,10 +74,9 @@ impl Environment {
         let load = read("/proc/loadavg");
         let micros =
             |name| read(format!("/proc/sys/kernel/sched_rt_{name}_us")).parse::<u32>().ok();
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Self {
             program: concat!(env!("CARGO_PKG_VERSION"), " at ", env!("POLLUX_COMMIT")).into(),
-            begun_at: rfc_3339(now),
+            begun_at: rfc_3339(since_epoch()),
             host: read("/proc/sys/kernel/hostname"),
             cpu: of("model name").unwrap_or(std::env::consts::ARCH).into(),
             cores: core_affinity::get_core_ids().map_or(0, |cores| cores.len()),

@@ -179,7 +179,7 @@ fn run_report(arguments: &ReportArguments) -> Result<(), Box<dyn Error>> {
         ReportFormat::Svg => report::svg(&run),
         ReportFormat::Csv => report::csv(&run),
         ReportFormat::HdrLog => report::hdr_log(&run),
-        ReportFormat::Markdown => compare::Table(&run.rows).to_string(),
+        ReportFormat::Markdown => compare::RatioTable(&run.rows).to_string(),
     };
     print!("{text}");
     Ok(())

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! So a message that is lost, repeated, cut, mixed with another, or left from before in the buffer
-//! is found. Between the words, one message in [`WHOLE_EVERY`] is checked. Why not all bytes of all
+//! is found. Between the words, one message in 256 is checked. Why not all bytes of all
 //! messages: to write and to read a megabyte takes longer than to send it.
 
 /// Between words of a message.

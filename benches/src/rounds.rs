@@ -139,7 +139,7 @@ impl fmt::Display for StoredRun {
         writeln!(f, "{}", self.controls)?;
         let measured = self.rows.iter().filter(|row| row.measured().is_some());
         measured.into_iter().try_for_each(|row| writeln!(f, "{row}"))?;
-        write!(f, "{}", compare::Table(&self.rows))
+        write!(f, "{}", compare::RatioTable(&self.rows))
     }
 }
 

@@ -168,9 +168,9 @@ pub fn without_peer(run: &StoredRun) -> Vec<&str> {
 }
 
 /// The rows that compare, as a table of Markdown, and their notes; nothing without such rows.
-pub struct Table<'a>(pub &'a [StoredRow]);
+pub struct RatioTable<'a>(pub &'a [StoredRow]);
 
-impl fmt::Display for Table<'_> {
+impl fmt::Display for RatioTable<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let compared = || self.0.iter().filter_map(|row| Some((row, row.compared()?)));
         let Some(pairs) = compared().map(|(row, _)| row.figures.len()).max() else {
@@ -258,7 +258,7 @@ mod tests {
         samples.add([Some(Ok(vec![9.0])), Some(Ok(vec![1.0]))], LOUD);
         let row = judge(case, &case.rows[0], 0, &samples);
         assert_eq!((&row.figures[..], row.disturbed), (&[1.0][..], 1));
-        let text = Table(&[row]).to_string();
+        let text = RatioTable(&[row]).to_string();
         let noted = "pairs that do not count: 1, the last since other programs took 50 %";
         assert!(text.contains(noted), "{text}");
         assert!(text.contains("1 pairs, which decide nothing: that takes 6"), "{text}");
@@ -273,7 +273,7 @@ mod tests {
         assert!(samples.has_failed(1) && !samples.has_failed(0));
         let row = judge(case, &case.rows[0], 0, &samples);
         assert_eq!((row.estimate, verdict(&row)), (None, None));
-        assert!(Table(&[row]).to_string().contains("it is not installed"));
+        assert!(RatioTable(&[row]).to_string().contains("it is not installed"));
     }
 
     #[test]

@@ -7,9 +7,12 @@
 //! one that runs; `exec` runs a program of rdma-core; `doctor` examines the machine. Output is for
 //! people, or JSON with `--json`.
 //!
+//! `show` leaves the topology of a fabric to `topology`, which draws it.
+//!
 //! Below them: `asking` is how running ones are asked, `table` and `columns` how rows become text,
-//! `output` is where text goes, `log` the lines of a node, and `pcapng` how packets become a file;
-//! `signals` and `descriptors` are what a process that serves needs of the system.
+//! `output` is where text goes, `log` the lines of a node, and `pcapng`
+//! how packets become a file; `signals` and `descriptors` are what a process that serves needs of
+//! the system.
 
 #![forbid(unsafe_code)]
 
@@ -34,6 +37,7 @@ mod show;
 mod signals;
 mod table;
 mod top;
+mod topology;
 mod trace;
 
 use clap::{CommandFactory, Parser, Subcommand};

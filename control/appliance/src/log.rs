@@ -4,7 +4,7 @@
 
 use crate::output::say;
 use clap::ValueEnum;
-use pollux_node::calendar::rfc_3339;
+use pollux_node::calendar::{rfc_3339, since_epoch};
 use pollux_node::node::notice::NodeNotice;
 use serde::Serialize;
 use std::env;
@@ -12,7 +12,6 @@ use std::fs::File;
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::sync::LazyLock;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
 pub enum LogFormat {
@@ -31,10 +30,9 @@ struct Line<'a> {
     notice: &'a NodeNotice,
 }
 
-#[expect(clippy::disallowed_methods, reason = "lines of a log have the time of day")]
 pub fn log(format: LogFormat, notice: &NodeNotice) {
     static IS_JOURNAL: LazyLock<bool> = LazyLock::new(is_journal);
-    let time = rfc_3339(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default());
+    let time = rfc_3339(since_epoch());
     match format {
         LogFormat::Text if *IS_JOURNAL => say(&notice.to_string()),
         LogFormat::Text => say(&format!("{time} {notice}")),

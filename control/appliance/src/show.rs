@@ -5,6 +5,7 @@ use crate::asking::{self, NodeSocket, Wait, ask};
 use crate::columns::{Columns, Selected};
 use crate::output::{print, print_value};
 use crate::table::{Cell, table};
+use crate::topology::{TopologyForm, show_planned, show_running};
 use clap::{Args, Subcommand, ValueEnum};
 use pollux_node::admin::request::AdminRequest;
 use pollux_node::admin::rows::{
@@ -13,15 +14,19 @@ use pollux_node::admin::rows::{
     PortStatus, RouteStatus, SocketStatus, TableRow, WorkerStatus,
 };
 use std::error::Error;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 #[derive(Args)]
 pub struct ShowArguments {
     /// The table to show
     what: What,
+    /// topology: instead of a running fabric, show a plan: a file with the output of
+    /// ibnetdiscover, or a specification as in `pollux fabric --topology`
+    #[arg(value_name = "FILE|SPEC", conflicts_with = "socket")]
+    plan: Option<String>,
     /// Socket of the node, the fabric or the program (`Setup::admin_socket`)
-    #[arg(long, value_name = "PATH")]
-    socket: PathBuf,
+    #[arg(long, value_name = "PATH", required_unless_present = "plan")]
+    socket: Option<PathBuf>,
     /// Only the rows of this interface of a node
     #[arg(long, value_name = "INTERFACE")]
     interface: Option<String>,
@@ -35,11 +40,17 @@ pub struct ShowArguments {
     /// Print JSON instead of a table
     #[arg(long)]
     json: bool,
+    /// topology: print a picture in SVG: nodes, ports, links, states, rates and counters
+    #[arg(long, conflicts_with_all = ["json", "html"])]
+    svg: bool,
+    /// topology: print a page in HTML: the picture, and tables of nodes and links
+    #[arg(long, conflicts_with = "json")]
+    html: bool,
     #[command(flatten)]
     wait: Wait,
 }
 
-#[derive(Clone, Copy, ValueEnum)]
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum What {
     /// Fabric: nodes, with GUIDs, LIDs and drop counters
     Nodes,
@@ -47,6 +58,8 @@ enum What {
     Ports,
     /// Fabric: links, with rate and state
     Links,
+    /// Fabric: switches and hosts by level, with their links, as text, a picture or a page
+    Topology,
     /// Fabric: multicast groups, with the switch ports in their trees; node: groups, with state
     Groups,
     /// Node: interfaces, with state and its reason, addresses and counters
@@ -109,8 +122,22 @@ enum FaultCommand {
     List,
 }
 
+impl ShowArguments {
+    fn socket(&self) -> Result<&Path, Box<dyn Error>> {
+        Ok(self.socket.as_deref().ok_or("no socket given; name it with --socket PATH")?)
+    }
+}
+
 pub fn show(arguments: &ShowArguments) -> Result<(), Box<dyn Error>> {
+    let ShowArguments { plan, svg, html, .. } = arguments;
+    if arguments.what != What::Topology && (plan.is_some() || *svg || *html) {
+        let advice = "FILE|SPEC, --svg and --html are of `pollux show topology` alone";
+        return Err(
+            format!("{advice}; leave them out, and name a socket with --socket PATH").into()
+        );
+    }
     match arguments.what {
+        What::Topology => topology(arguments),
         What::Nodes => show_table::<NodeStatus>(arguments),
         What::Ports => show_table::<PortStatus>(arguments),
         What::Links => show_table::<LinkStatus>(arguments),
@@ -130,6 +157,19 @@ pub fn show(arguments: &ShowArguments) -> Result<(), Box<dyn Error>> {
     }
 }
 
+fn topology(arguments: &ShowArguments) -> Result<(), Box<dyn Error>> {
+    let form = match arguments {
+        ShowArguments { svg: true, .. } => TopologyForm::Svg,
+        ShowArguments { html: true, .. } => TopologyForm::Html,
+        ShowArguments { json: true, .. } => TopologyForm::Json,
+        _ => TopologyForm::Text,
+    };
+    match &arguments.plan {
+        Some(plan) => show_planned(plan, form),
+        None => show_running(arguments.socket()?, arguments.wait, form),
+    }
+}
+
 fn show_table<R: TableRow + Columns + Selected>(
     arguments: &ShowArguments,
 ) -> Result<(), Box<dyn Error>> {
@@ -138,7 +178,8 @@ fn show_table<R: TableRow + Columns + Selected>(
 
 /// The rows of the given interface, or all rows.
 fn rows<R: TableRow + Selected>(arguments: &ShowArguments) -> Result<Vec<R>, Box<dyn Error>> {
-    let ShowArguments { socket, wait, interface, .. } = arguments;
+    let ShowArguments { wait, interface, .. } = arguments;
+    let socket = arguments.socket()?;
     let mut rows: Vec<R> = asking::rows(socket, *wait)?;
     let Some(interface) = interface else { return Ok(rows) };
     rows.retain(|row| row.is_of(interface));

@@ -1,6 +1,18 @@
 //! The time of day as text.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+#[expect(clippy::disallowed_methods, reason = "logs, pages and runs have the time of day")]
+pub fn since_epoch() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+}
+
+/// The time now, for people: `2026-11-28 09:31:02 UTC`.
+pub fn now() -> String {
+    let text = rfc_3339(since_epoch());
+    let seconds = text.split('.').next().unwrap_or_default();
+    seconds.replace('T', " ") + " UTC"
+}
 
 /// A time since the epoch, in UTC, as RFC 3339 has it.
 pub fn rfc_3339(since_epoch: Duration) -> String {

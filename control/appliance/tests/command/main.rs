@@ -39,6 +39,7 @@ mod sockets;
 mod stream;
 mod suite;
 mod top;
+mod topology;
 mod trace;
 mod trunks;
 #[cfg(feature = "hca")]

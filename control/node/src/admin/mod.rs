@@ -37,6 +37,7 @@ pub mod rows;
 #[cfg(test)]
 mod schema_tests;
 mod socket_rows;
+mod topology_rows;
 mod usual_drops;
 
 use page::{Cursor, Page};

@@ -10,7 +10,7 @@ use super::route::{RouteDecision, TraceStep};
 use super::rows::{
     AclStatus, ChangeStatus, ConnectionStatus, DropCount, FaultStatus, GroupStatus,
     InterfaceStatus, KernelStatus, LinkStatus, MulticastStatus, NeighborStatus, NodeStatus,
-    PortDetails, PortStatus, RouteStatus, SocketStatus, WorkerStatus,
+    PortDetails, PortStatus, RouteStatus, SocketStatus, TopologyNode, WorkerStatus,
 };
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
@@ -47,6 +47,7 @@ pub enum AdminAnswer {
     Nodes(Vec<NodeStatus>),
     Ports(Vec<PortStatus>),
     Links(Vec<LinkStatus>),
+    Topology(Vec<TopologyNode>),
     Port(Box<PortDetails>),
     Faults(Vec<FaultStatus>),
     Changes(Vec<ChangeStatus>),

@@ -132,8 +132,8 @@ pub enum RouteVerb {
     Del,
 }
 
-/// A table: `sockets` of a program that uses the library, `nodes`, `ports` and `links` of a fabric,
-/// `groups` of a fabric or a node, others of a node.
+/// A table: `sockets` of a program that uses the library, `nodes`, `ports`, `links` and
+/// `topology` of a fabric, `groups` of a fabric or a node, others of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
@@ -141,6 +141,7 @@ pub enum AdminTable {
     Nodes,
     Ports,
     Links,
+    Topology,
     Groups,
     Interfaces,
     Neighbors,

@@ -5,6 +5,7 @@
 
 pub use super::neighbor_rows::{NeighborState, NeighborStatus, NeighborTransport};
 pub use super::socket_rows::{SocketStatus, TcpStatus};
+pub use super::topology_rows::{CableCounters, CabledPort, NodeKind, TopologyNode};
 
 use super::request::AdminTable;
 use super::usual_drops::is_usual;
@@ -42,6 +43,7 @@ tables! {
     NodeStatus: Nodes,
     PortStatus: Ports,
     LinkStatus: Links,
+    TopologyNode: Topology,
 }
 
 /// An interface of a node. One that does not run has null for the fields after `waits_for`.
@@ -383,16 +385,6 @@ pub struct NodeStatus {
     pub drops: BTreeMap<String, u64>,
 }
 
-/// The type of a node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-pub enum NodeKind {
-    Host,
-    Switch,
-    Router,
-}
-
 /// A port of a fabric.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
@@ -489,4 +481,4 @@ pub struct FaultStatus {
     pub rule: String,
 }
 
-display_as_serialized!(ConnectionRole NodeKind ServiceDialect);
+display_as_serialized!(ConnectionRole ServiceDialect);

@@ -11,7 +11,7 @@ use super::route::{RouteDecision, TraceStep};
 use super::rows::{
     AclStatus, ChangeStatus, ConnectionStatus, DropCount, FaultStatus, GroupStatus,
     InterfaceStatus, KernelStatus, LinkStatus, MulticastStatus, NeighborStatus, NodeStatus,
-    PortDetails, PortStatus, RouteStatus, SocketStatus, WorkerStatus,
+    PortDetails, PortStatus, RouteStatus, SocketStatus, TopologyNode, WorkerStatus,
 };
 use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;
@@ -38,6 +38,7 @@ struct AdminReplies {
     ports: Vec<PortStatus>,
     port: PortDetails,
     links: Vec<LinkStatus>,
+    topology: Vec<TopologyNode>,
     faults: Vec<FaultStatus>,
     changes: Vec<ChangeStatus>,
     route: RouteDecision,

@@ -7,9 +7,11 @@
 //! 1. [`config`]: the configuration, and errors of the start;
 //! 2. `managers`: embedded subnet managers;
 //! 3. [`rule`]: fault rules; [`capture`]: a file of all packets;
-//! 4. [`report`]: responses at the admin socket ([`crate::admin`]);
+//! 4. [`report`]: responses at the admin socket ([`crate::admin`]); `cables`: those about the
+//!    topology;
 //! 5. [`embedded`]: a fabric in its own thread, for one process.
 
+mod cables;
 pub mod capture;
 pub mod config;
 pub mod embedded;
@@ -17,6 +19,7 @@ mod managers;
 pub mod report;
 pub mod rule;
 
+pub use cables::planned;
 pub use config::{FabricConfig, FabricStartError, Plug};
 pub use embedded::Embedded;
 pub use managers::partitions;

@@ -1,11 +1,11 @@
 //! Responses of a fabric to requests, from the state of its nodes and links.
 
+use super::cables::{kind, running};
 use super::rule::Rules;
 use crate::admin::reply::{AdminAnswer, AdminReply};
 use crate::admin::request::{AdminRequest, AdminTable};
 use crate::admin::rows::{
-    FaultStatus, GroupStatus, LinkStatus, MulticastTree, NodeKind, NodeStatus, PortDetails,
-    PortStatus,
+    FaultStatus, GroupStatus, LinkStatus, MulticastTree, NodeStatus, PortDetails, PortStatus,
 };
 use pollux_fabric::Fabric;
 use pollux_fabric::net::Net;
@@ -13,7 +13,6 @@ use pollux_fabric::node::{NodePort, SubnetNode};
 use pollux_fabric::process::Server;
 use pollux_fabric::topology::{End, LinkRate, PlannedNode};
 use pollux_wire::address::Lid;
-use pollux_wire::mad::smp::NodeType;
 use pollux_wire::units::Rate;
 
 /// Multicast LIDs in a report: as many as switches have.
@@ -35,6 +34,7 @@ pub fn respond(
             Err(error) => return AdminReply::Error(error),
         },
         AdminRequest::Show(AdminTable::Links) => AdminAnswer::Links(links(fabric)),
+        AdminRequest::Show(AdminTable::Topology) => AdminAnswer::Topology(running(fabric)),
         AdminRequest::Show(AdminTable::Groups) => AdminAnswer::Groups(groups(&fabric.net)),
         AdminRequest::ListFaults => {
             let row = |(number, rule): (u32, &str)| FaultStatus { number, rule: rule.into() };
@@ -56,8 +56,8 @@ pub fn respond(
             return AdminReply::Error(why);
         }
         _ => {
-            let why = "this is a fabric, not a node; it has `pollux show` nodes, ports, links and \
-                       groups, and `pollux fault`";
+            let why = "this is a fabric, not a node; it has `pollux show` nodes, ports, links, \
+                       groups and topology, and `pollux fault`";
             return AdminReply::Error(why.into());
         }
     })
@@ -76,11 +76,7 @@ fn nodes(net: &Net) -> Vec<NodeStatus> {
         let drops = node.drops.iter().filter(|(_, count)| *count > 0);
         NodeStatus {
             node: plan.name.clone(),
-            kind: match plan.kind {
-                NodeType::SWITCH => NodeKind::Switch,
-                NodeType::ROUTER => NodeKind::Router,
-                _ => NodeKind::Host,
-            },
+            kind: kind(plan),
             guid: plan.guid.to_string(),
             lid: node.lid(u8::from(!node.is_switch())).0,
             ports: plan.num_ports(),

@@ -1,0 +1,51 @@
+//! Names of nodes come from other machines and from files: what they need before they are part of
+//! SVG, of HTML or of lines at a terminal.
+
+/// Text of an element, or of an attribute in quotes.
+pub(crate) fn escape(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => escaped.push_str("&amp;"),
+            '<' => escaped.push_str("&lt;"),
+            '>' => escaped.push_str("&gt;"),
+            '"' => escaped.push_str("&quot;"),
+            '\'' => escaped.push_str("&#39;"),
+            '\n' => escaped.push('\n'),
+            c => escaped.push(printed(c)),
+        }
+    }
+    escaped
+}
+
+/// Text at a terminal, on one line.
+pub(crate) fn printable(text: &str) -> String {
+    text.chars().map(printed).collect()
+}
+
+/// XML has no control characters, terminals obey them, and those of direction reorder what follows.
+fn printed(c: char) -> char {
+    let is_direction = matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}')
+        || matches!(c, '\u{2066}'..='\u{2069}');
+    let is_none = matches!(c, '\u{2028}' | '\u{2029}' | '\u{fffe}' | '\u{ffff}');
+    if c.is_control() || is_direction || is_none { '\u{fffd}' } else { c }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_cannot_become_an_element_or_an_attribute() {
+        let name = "<script>alert(\"1\" & '2')</script>";
+        let escaped = "&lt;script&gt;alert(&quot;1&quot; &amp; &#39;2&#39;)&lt;/script&gt;";
+        assert_eq!(escape(name), escaped);
+        assert_eq!(escape("]]>\u{0}\u{b}\u{fffe}é計"), "]]&gt;\u{fffd}\u{fffd}\u{fffd}é計");
+    }
+
+    #[test]
+    fn a_name_cannot_control_a_terminal() {
+        assert_eq!(printable("a\u{1b}[2Jb\nc\u{202e}"), "a\u{fffd}[2Jb\u{fffd}c\u{fffd}");
+        assert_eq!(printable("node 1 é"), "node 1 é");
+    }
+}
