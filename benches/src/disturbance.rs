@@ -1,5 +1,5 @@
-//! What disturbed a measurement: other programs, a host that took cores away from a virtual machine,
-//! and cores that were slowed down since they were too hot.
+//! What disturbed a measurement: other programs, a host that took cores away from a virtual
+//! machine, and cores that were slowed down since they were too hot.
 //!
 //! ```text
 //!   others = busy time of all cores - our time - that of programs we started, which have ended

@@ -260,8 +260,9 @@ fn a_campaign_goes_on_where_it_was_interrupted() {
     let [file, into] = ["campaign.toml", "run.json"].map(|name| folder.join(name));
     let campaign = |rounds: u32, sizes: &str| {
         let text = format!(
-            "rounds = {rounds}\nkeep_disturbed = true\nduration = 0.01\ncores = [0, 0]\n[[measure]]\nwhat = [\"lat\"]\n\
-             layer = [\"tcp\"]\nsockets = [\"kernel\"]\nsize = {sizes}\n"
+            "rounds = {rounds}\nkeep_disturbed = true\nduration = 0.01\ncores = [0, 0]\n\
+             [[measure]]\nwhat = [\"lat\"]\nlayer = [\"tcp\"]\nsockets = [\"kernel\"]\n\
+             size = {sizes}\n"
         );
         std::fs::write(&file, text).expect("it is written");
         let mut command = Command::new(env!("CARGO_BIN_EXE_pollux-perf"));

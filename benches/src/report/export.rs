@@ -28,8 +28,10 @@ fn quote(text: &str) -> String {
 /// Starts are counted from that of the run, one round after the other, since rounds do not know
 /// when they began.
 pub fn hdr_log(run: &StoredRun) -> String {
-    let mut text = String::from("#[Histogram log format version 1.3]\n");
-    text += "\"StartTimestamp\",\"Interval_Length\",\"Interval_Max\",\"Interval_Compressed_Histogram\"\n";
+    let mut text = String::from(
+        "#[Histogram log format version 1.3]\n\"StartTimestamp\",\"Interval_Length\",\
+         \"Interval_Max\",\"Interval_Compressed_Histogram\"\n",
+    );
     let mut start = 0.0;
     for (row, plan) in run.rows.iter().filter_map(|row| Some((row, row.measured()?.0))) {
         for latency in row.latencies() {
