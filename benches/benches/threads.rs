@@ -40,9 +40,9 @@ mod ends;
 
 use core_affinity::CoreId;
 use ends::{ThreadEnd, ends};
+use pollux_perf::judgement::Estimate;
 use pollux_perf::machine::{copy, lines, on_both};
 use pollux_perf::peers::{RunConfig, ucx};
-use pollux_perf::samples::median;
 use pollux_perf::verbs::end::{GRH_BYTES, VerbsEndSetup};
 use pollux_verbs::*;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -67,7 +67,8 @@ fn main() {
             runs.extend(measure());
         }
     }
-    let medians: Vec<Option<f64>> = runs.into_iter().map(median).collect();
+    let medians: Vec<Option<f64>> =
+        runs.into_iter().map(|run| Some(Estimate::of(run)?.median)).collect();
     let of = |name: &str| medians[figures.iter().position(|(other, ..)| *other == name)?];
     if std::env::args().any(|argument| argument == "--json") {
         return print_json(&figures, &medians, &of);

@@ -1,7 +1,7 @@
 //! The arguments of the command.
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use pollux_perf::plan::{Layer, MeasuredTransport, ProgramSockets};
+use pollux_perf::plan::{Layer, MeasuredTransport, ProgramSockets, VerbsOp};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -15,7 +15,8 @@ pub(crate) struct Arguments {
 
 #[derive(Subcommand)]
 pub(crate) enum Action {
-    /// Measure latency: half the round trip of one message at a time.
+    /// Measure latency: half the round trip of one message at a time, as perftest does. Options
+    /// have the letters of perftest, too.
     Lat(Measure),
     /// Measure one-way throughput in bytes.
     Bw(Measure),
@@ -61,14 +62,26 @@ pub(crate) struct Measure {
     #[arg(long, value_enum, default_value = "verbs")]
     pub(crate) layer: Layer,
     /// Transport service: rc, uc or ud
-    #[arg(long, value_enum, default_value = "rc")]
+    #[arg(long, short = 'c', visible_alias = "connection", value_enum, ignore_case = true)]
+    #[arg(default_value = "rc")]
     pub(crate) transport: MeasuredTransport,
+    /// What a message of the layer verbs is. Latencies of read and atomic are of the whole round
+    /// trip, since the other end sends nothing back
+    #[arg(long, value_enum, default_value = "send")]
+    pub(crate) op: VerbsOp,
     /// Message size in bytes, or `sweep` for sizes from 1 byte to the maximum
-    #[arg(long, value_name = "N|sweep", default_value = "64")]
+    #[arg(long, short, value_name = "N|sweep", default_value = "64")]
     pub(crate) size: String,
+    /// The same as --size sweep
+    #[arg(long, short, conflicts_with = "size")]
+    pub(crate) all: bool,
+    /// Send both ways at the same time, with bw and rate of the layer verbs; the messages of both
+    /// ends count
+    #[arg(long, short)]
+    pub(crate) bidirectional: bool,
     /// Device of the client: soft:PATH@NODE[:PORT] or mlx5_0[:PORT]; by default both ends use a
     /// software fabric of this process
-    #[arg(long, requires = "other_end")]
+    #[arg(long, short, visible_alias = "ib-dev", requires = "other_end")]
     pub(crate) device: Option<String>,
     /// Device of the server, on the same machine
     #[arg(long, requires = "device", group = "other_end")]
@@ -78,7 +91,7 @@ pub(crate) struct Measure {
     #[arg(long, value_name = "HOST[:PORT]", group = "other_end", conflicts_with = "processes")]
     pub(crate) connect: Option<String>,
     /// Duration of each round in seconds, after the warm-up
-    #[arg(long, value_parser = seconds, default_value = "0.5")]
+    #[arg(long, short = 'D', value_parser = seconds, default_value = "0.5")]
     pub(crate) duration: Duration,
     /// Rounds: what counts is their median, with an interval at 95 % from six rounds on
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]

@@ -23,7 +23,7 @@
 //! by datagram) are left out, but a table without any is an error.
 
 use crate::error::PerfError;
-use crate::plan::{Layer, MeasuredTransport, Plan, ProgramSockets, What};
+use crate::plan::{Layer, MeasuredTransport, Plan, ProgramSockets, VerbsOp, What};
 use serde::Deserialize;
 use std::time::Duration;
 
@@ -57,6 +57,11 @@ struct Table {
     layer: Vec<Layer>,
     #[serde(default = "rc")]
     transport: Vec<MeasuredTransport>,
+    /// Of the layer verbs.
+    #[serde(default = "send")]
+    op: Vec<VerbsOp>,
+    #[serde(default)]
+    bidirectional: bool,
     #[serde(default = "cache_line")]
     size: Vec<u32>,
     /// Of programs at their defaults; without it, of those that poll.
@@ -89,6 +94,10 @@ fn verbs() -> Vec<Layer> {
 
 fn rc() -> Vec<MeasuredTransport> {
     vec![MeasuredTransport::Rc]
+}
+
+fn send() -> Vec<VerbsOp> {
+    vec![VerbsOp::Send]
 }
 
 fn cache_line() -> Vec<u32> {
@@ -144,8 +153,12 @@ impl Campaign {
         for &what in &table.what {
             for &layer in &table.layer {
                 for &transport in &table.transport {
-                    for &program in &sockets {
+                    for (&op, &program) in
+                        table.op.iter().flat_map(|op| sockets.iter().map(move |it| (op, it)))
+                    {
                         plans.extend(table.size.iter().map(|bytes| Plan {
+                            op,
+                            bidirectional: table.bidirectional,
                             duration: Duration::from_secs_f64(self.duration),
                             per_second: table.rate,
                             sleeps: table.sleep,

@@ -13,17 +13,17 @@
 
 use crate::environment::Environment;
 use crate::error::PerfError;
+use crate::judgement::Estimate;
 use crate::machine::run_pinned;
 use crate::null_router::{ForwardPlan, NullRouter};
-use crate::samples::{spread, spread_text};
 use serde::Serialize;
 use std::fmt;
 
-/// The rate in packets per second: the median of the rounds, the least and the largest.
+/// The rate in packets per second.
 #[derive(Clone, Debug, Serialize)]
 pub struct ForwardRow {
     pub plan: ForwardPlan,
-    pub rate: [f64; 3],
+    pub rate: Estimate,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -42,7 +42,8 @@ pub fn run(plans: Vec<ForwardPlan>, rounds: usize) -> Result<ForwardMeasurement,
         }
     }
     let rows = plans.into_iter().zip(rates);
-    let rows = rows.map(|(plan, rates)| ForwardRow { plan, rate: spread(rates) }).collect();
+    let rows =
+        rows.map(|(plan, rates)| ForwardRow { plan, rate: Estimate::of_rounds(rates) }).collect();
     Ok(ForwardMeasurement { environment, rows })
 }
 
@@ -59,11 +60,11 @@ pub fn rate(plan: &ForwardPlan) -> Result<f64, PerfError> {
 impl fmt::Display for ForwardMeasurement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}", self.environment)?;
-        writeln!(f, "median (least to largest), one core, null to null")?;
+        writeln!(f, "medians (and intervals at 95 %, from six rounds on), one core, null to null")?;
         writeln!(f, "{:>9} routes  {:>6}  {:>24}  {:>10}", "", "bytes", "Mpps", "ns/packet")?;
         for ForwardRow { plan, rate } in &self.rows {
-            let nanos = 1e9 / rate[0];
-            let rate = spread_text(rate.map(|rate| rate / 1e6), 1);
+            let nanos = 1e9 / rate.median;
+            let rate = rate.scaled(1e-6).to_string();
             let family = if plan.ipv6 { "IPv6" } else { "IPv4" };
             writeln!(
                 f,

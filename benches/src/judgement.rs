@@ -35,6 +35,20 @@ impl Estimate {
         let interval = rank.map(|rank| [values[rank], values[last - rank]]);
         Some(Self { median, interval })
     }
+
+    /// Of rounds, of which there is always one.
+    ///
+    /// # Panics
+    /// Without values.
+    pub fn of_rounds(values: Vec<f64>) -> Self {
+        Self::of(values).expect("there is a round")
+    }
+
+    /// In another unit.
+    pub fn scaled(self, by: f64) -> Self {
+        let interval = self.interval.map(|ends| ends.map(|end| end * by));
+        Self { median: self.median * by, interval }
+    }
 }
 
 /// How many of the smallest values, and of the largest, are outside of the interval.
@@ -59,22 +73,31 @@ fn rank(count: usize) -> Option<usize> {
 pub enum Budget {
     AtMost(f64),
     AtLeast(f64),
+    /// Both ends included.
+    Within([f64; 2]),
 }
 
 impl Budget {
-    fn is_met(self, value: f64) -> bool {
+    /// The values that meet it.
+    const fn range(self) -> [f64; 2] {
         match self {
-            Self::AtMost(bound) => value <= bound,
-            Self::AtLeast(bound) => value >= bound,
+            Self::AtMost(bound) => [f64::NEG_INFINITY, bound],
+            Self::AtLeast(bound) => [bound, f64::INFINITY],
+            Self::Within(range) => range,
         }
     }
 
-    /// The whole interval has to be on one side.
+    /// The whole interval has to be within the range, or on one side of it.
     pub fn judge(self, estimate: &Estimate) -> BudgetVerdict {
-        match estimate.interval.map(|ends| ends.map(|end| self.is_met(end))) {
-            Some([true, true]) => BudgetVerdict::Met,
-            Some([false, false]) => BudgetVerdict::Missed,
-            _ => BudgetVerdict::NotDecided,
+        let ([low, high], Some([least, most])) = (self.range(), estimate.interval) else {
+            return BudgetVerdict::NotDecided;
+        };
+        if low <= least && most <= high {
+            BudgetVerdict::Met
+        } else if most < low || high < least {
+            BudgetVerdict::Missed
+        } else {
+            BudgetVerdict::NotDecided
         }
     }
 }
@@ -84,6 +107,7 @@ impl fmt::Display for Budget {
         match self {
             Self::AtMost(bound) => write!(f, "<= {bound}"),
             Self::AtLeast(bound) => write!(f, ">= {bound}"),
+            Self::Within([low, high]) => write!(f, "{low} to {high}"),
         }
     }
 }
@@ -179,6 +203,10 @@ mod tests {
         });
         assert_eq!(Budget::AtLeast(10.0).judge(&estimate(10..=16)), BudgetVerdict::Met);
         assert_eq!(Budget::AtLeast(10.5).judge(&estimate(10..=16)), BudgetVerdict::NotDecided);
+        let within = |range| Budget::Within(range).judge(&estimate(10..=16));
+        assert_eq!(within([10.0, 16.0]), BudgetVerdict::Met);
+        assert_eq!(within([17.0, 20.0]), BudgetVerdict::Missed);
+        assert_eq!(within([12.0, 14.0]), BudgetVerdict::NotDecided, "it is on both sides");
         assert_eq!(
             Budget::AtMost(99.0).judge(&estimate([1, 1, 1])),
             BudgetVerdict::NotDecided,

@@ -97,6 +97,7 @@ fn run_measure(what: What, measure: &Measure) -> Result<(), Box<dyn Error>> {
     apply(&measure.place)?;
     let sizes = match measure.size.as_str() {
         "sweep" => SWEEP.to_vec(),
+        _ if measure.all => SWEEP.to_vec(),
         text => {
             vec![text.parse().map_err(|_| format!("--size {text:?}: write a number, or sweep"))?]
         }
@@ -106,6 +107,8 @@ fn run_measure(what: What, measure: &Measure) -> Result<(), Box<dyn Error>> {
         per_second: measure.rate,
         sleeps: measure.sleep,
         program: measure.sockets,
+        op: measure.op,
+        bidirectional: measure.bidirectional,
         unchecked: measure.unchecked,
         devices: measure
             .device

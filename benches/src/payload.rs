@@ -211,7 +211,16 @@ fn number_of(memory: &(impl MessageMemory + ?Sized), bytes: usize) -> u64 {
     u64::from_le_bytes(first).wrapping_mul(INVERSE)
 }
 
-fn is_whole(memory: &(impl MessageMemory + ?Sized), bytes: usize, number: u64) -> bool {
+/// Whether the last word is that of the message with a number.
+pub fn has_end(memory: &(impl MessageMemory + ?Sized), bytes: usize, number: u64) -> bool {
+    let at = (bytes - 1) / WORD * WORD;
+    let (mut found, len) = ([0; WORD], bytes - at);
+    memory.read(at, &mut found[..len]);
+    found[..len] == word(number, at)[..len]
+}
+
+/// Whether a message is that with a number, as far as it is checked.
+pub fn is_whole(memory: &(impl MessageMemory + ?Sized), bytes: usize, number: u64) -> bool {
     let mut found = [0; WHOLE_MAX];
     if bytes <= WHOLE_MAX {
         memory.read(0, &mut found[..bytes]);

@@ -68,6 +68,23 @@ impl MeasuredTransport {
     }
 }
 
+/// What a message between queue pairs is.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum, JsonSchema,
+)]
+#[serde(rename_all = "lowercase")]
+pub enum VerbsOp {
+    /// A send, into a receive of the other end.
+    #[default]
+    Send,
+    /// An RDMA write into the memory of the other end.
+    Write,
+    /// An RDMA read of the memory of the other end.
+    Read,
+    /// An atomic fetch-and-add on eight bytes of the other end.
+    Atomic,
+}
+
 /// Sockets of a program that makes blocking calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum, JsonSchema)]
 #[serde(rename_all = "lowercase")]
@@ -85,6 +102,10 @@ pub struct Plan {
     pub what: What,
     pub layer: Layer,
     pub transport: MeasuredTransport,
+    /// Of the layer verbs.
+    pub op: VerbsOp,
+    /// Whether both ends send, with bw and rate of sends.
+    pub bidirectional: bool,
     /// Bytes of a message; for TCP, of a write.
     pub bytes: u32,
     /// Without the warm-up.
@@ -130,10 +151,13 @@ impl Plan {
         let duration = Duration::from_secs(1);
         let (per_second, program, devices, host, fifo) = (None, None, None, None, None);
         let (processes, sleeps, unchecked, cores) = (false, false, false, [0, 1]);
+        let (op, bidirectional) = (VerbsOp::Send, false);
         Self {
             what,
             layer,
             transport,
+            op,
+            bidirectional,
             bytes,
             duration,
             per_second,
@@ -169,6 +193,7 @@ impl Plan {
         if self.program.is_some() && (self.sleeps || !is_for_programs) {
             return refuse("--sockets is for lat and connect of --layer tcp, without --sleep");
         }
+        self.check_op()?;
         let bytes_max = match (self.layer, self.transport) {
             (Layer::Verbs, MeasuredTransport::Ud) => 2048,
             (Layer::Verbs | Layer::Tcp, _) => MESSAGE_BYTES_MAX,
@@ -196,10 +221,42 @@ impl Plan {
 }
 
 impl Plan {
+    fn check_op(&self) -> Result<(), PerfError> {
+        let refuse = |why: &str| Err(PerfError::Plan(why.into()));
+        let is_verbs = self.layer == Layer::Verbs && self.what != What::Connect;
+        match (self.op, self.transport) {
+            (VerbsOp::Send, _) => {}
+            _ if !is_verbs => return refuse("--op is for lat, bw and rate of --layer verbs"),
+            (VerbsOp::Write, MeasuredTransport::Ud) => {
+                return refuse("datagrams cannot write; add --transport rc or uc");
+            }
+            (VerbsOp::Read | VerbsOp::Atomic, MeasuredTransport::Uc | MeasuredTransport::Ud) => {
+                return refuse("only --transport rc can read, and has atomics");
+            }
+            (VerbsOp::Atomic, _) if self.bytes != 8 => {
+                return refuse("an atomic has eight bytes; write --size 8");
+            }
+            _ => {}
+        }
+        let is_stream = is_verbs && self.op == VerbsOp::Send && self.what != What::Lat;
+        match self.bidirectional && !is_stream {
+            true => refuse("--bidirectional is for bw and rate of sends of --layer verbs"),
+            false => Ok(()),
+        }
+    }
+
+    /// Whether latencies are of whole round trips: the other end sends no message back.
+    pub const fn is_of_whole_round_trips(&self) -> bool {
+        matches!(self.op, VerbsOp::Read | VerbsOp::Atomic)
+    }
+
     /// What is measured, without the size of messages.
     pub fn kind(&self) -> String {
         let text = |value: &dyn fmt::Debug| format!("{value:?}").to_lowercase();
-        let [what, layer] = [text(&self.what), text(&self.layer)];
+        let [what, mut layer] = [text(&self.what), text(&self.layer)];
+        if self.op != VerbsOp::Send {
+            layer = format!("{layer} {}", text(&self.op));
+        }
         let by = match self.program {
             Some(program) => format!("{what} of {layer}, {} sockets", text(&program)),
             None => format!("{what} of {layer} over {}", text(&self.transport)),
@@ -208,7 +265,8 @@ impl Plan {
         let sleeps = if self.sleeps { ", server sleeps" } else { "" };
         let ends = if self.processes { ", processes" } else { "" };
         let unchecked = if self.unchecked { ", unchecked" } else { "" };
-        format!("{by}{rate}{sleeps}{ends}{unchecked}")
+        let both = if self.bidirectional { ", both ways" } else { "" };
+        format!("{by}{rate}{both}{sleeps}{ends}{unchecked}")
     }
 }
 

@@ -161,7 +161,11 @@ impl fmt::Display for StoredRow {
             _ => write!(f, "{:>8} bytes  ", plan.bytes)?,
         }
         match plan.what {
-            What::Lat => write!(f, "half a round trip: median {estimate} ns; {}", Tail(outcomes))?,
+            What::Lat => {
+                let whole = plan.is_of_whole_round_trips();
+                let of = if whole { "until it is done" } else { "half a round trip" };
+                write!(f, "{of}: median {estimate} ns; {}", Tail(outcomes))?;
+            }
             What::Bw | What::Rate => write!(f, "{estimate} {unit}, {}", losses(plan, outcomes))?,
             What::Connect => {
                 write!(f, "{estimate} connections/s")?;

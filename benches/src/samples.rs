@@ -65,6 +65,17 @@ impl Latency {
     }
 }
 
+impl Latency {
+    /// Of messages that are not sent back: not half of their round trips.
+    pub fn of_whole_round_trips(mut self) -> Self {
+        for time in [&mut self.min_ns, &mut self.mean_ns, &mut self.max_ns] {
+            *time *= 2.0;
+        }
+        self.percentiles.iter_mut().for_each(|one| one.ns *= 2.0);
+        self
+    }
+}
+
 fn encode(histogram: &Histogram<u64>) -> String {
     let mut bytes = Vec::new();
     let written = V2DeflateSerializer::new().serialize(histogram, &mut bytes);
@@ -146,33 +157,10 @@ pub fn per_second(
     }
 }
 
-/// `None` without values.
-pub fn median(mut values: Vec<f64>) -> Option<f64> {
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied()
-}
-
-pub fn spread(values: Vec<f64>) -> [f64; 3] {
-    let least = values.iter().copied().fold(f64::INFINITY, f64::min);
-    let largest = values.iter().copied().fold(0.0, f64::max);
-    [median(values).unwrap_or_default(), least, largest]
-}
-
-/// A [`spread`] with so many digits after the point.
-pub fn spread_text([middle, least, largest]: [f64; 3], digits: usize) -> String {
-    format!("{middle:.digits$} ({least:.digits$} to {largest:.digits$})")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use hdrhistogram::serialization::Deserializer;
-
-    #[test]
-    fn a_spread_is_the_median_between_least_and_largest() {
-        assert_eq!(spread(vec![3.0, 1.0, 2.0]), [2.0, 1.0, 3.0]);
-        assert_eq!(spread(vec![4.0]), [4.0; 3]);
-    }
 
     #[test]
     fn latency_is_half_of_round_trips() {
@@ -207,11 +195,5 @@ mod tests {
         // Of 800 messages 200 were due in the pause, nine in ten of them a tenth of it before its
         // end or more.
         assert!(held_up * 2.0 > pause.as_nanos() as f64 / 10.0, "{latency:?}");
-    }
-
-    #[test]
-    fn the_median_is_in_the_middle() {
-        assert_eq!(median(vec![3.0, 1.0, 2.0]), Some(2.0));
-        assert_eq!(median(Vec::new()), None);
     }
 }

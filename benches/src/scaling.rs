@@ -15,8 +15,8 @@ use crate::datagrams::DatagramEnds;
 use crate::echo;
 use crate::environment::Environment;
 use crate::error::PerfError;
+use crate::judgement::Estimate;
 use crate::machine::run_pinned;
-use crate::samples::{spread, spread_text};
 use pollux_node::fabric::Embedded;
 use serde::Serialize;
 use std::fmt;
@@ -24,16 +24,15 @@ use std::sync::Barrier;
 use std::thread::scope;
 use std::time::Duration;
 
-/// Rates per second: of one worker, of two, and their ratio; each the median, the least and the
-/// largest.
+/// Rates per second: of one worker, of two, and their ratio.
 #[derive(Clone, Debug, Serialize)]
 pub struct ScalingRow {
     pub what: &'static str,
     /// With one worker, on the first core.
-    pub one: [f64; 3],
-    pub two: [f64; 3],
+    pub one: Estimate,
+    pub two: Estimate,
     /// Two workers to one, of each round.
-    pub ratio: [f64; 3],
+    pub ratio: Estimate,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -69,7 +68,12 @@ fn row(
         two.push(rate(&cores)?);
     }
     let ratios = one.iter().zip(&two).map(|(one, two)| two / one).collect();
-    Ok(ScalingRow { what, one: spread(one), two: spread(two), ratio: spread(ratios) })
+    Ok(ScalingRow {
+        what,
+        one: Estimate::of_rounds(one),
+        two: Estimate::of_rounds(two),
+        ratio: Estimate::of_rounds(ratios),
+    })
 }
 
 /// The sum of the rates of workers, one on each core.
@@ -107,11 +111,11 @@ fn exchange(
 impl fmt::Display for Scaling {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}", self.environment)?;
-        writeln!(f, "median (least to largest)")?;
+        writeln!(f, "medians (and intervals at 95 %, from six rounds on)")?;
         writeln!(f, "{:20}  {:>34}  {:>34}  {:>20}", "", "one worker", "two workers", "ratio")?;
         for ScalingRow { what, one, two, ratio } in &self.rows {
-            let [one, two] = [one, two].map(|rates| spread_text(*rates, 0));
-            let ratio = spread_text(*ratio, 2);
+            let [one, two] = [one, two].map(ToString::to_string);
+            let ratio = ratio.to_string();
             writeln!(f, "{what:20}  {one:>34}  {two:>34}  {ratio:>20}")?;
         }
         Ok(())

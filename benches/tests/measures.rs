@@ -99,6 +99,45 @@ fn one_way_messages_are_counted_at_the_receiver() {
     }
 }
 
+/// What is fetched and what is left in memory is checked at both ends.
+#[test]
+fn operations_on_the_memory_of_the_other_end_are_measured() {
+    if !has_cores("operations_on_the_memory_of_the_other_end_are_measured") {
+        return;
+    }
+    for ends in ["", " --processes"] {
+        for op in ["write --size 1", "write --size 5000", "read --size 5000", "atomic --size 8"] {
+            for unchecked in ["", " --unchecked"] {
+                let latency = &outcome(&format!("lat --op {op}{ends}{unchecked}"))["latency"];
+                assert!(number(&latency["samples"]) >= 1.0 && number(&latency["min_ns"]) > 0.0);
+                let one_way = &outcome(&format!("rate --op {op}{ends}{unchecked}"))["one_way"];
+                assert!(number(&one_way["per_second"]) > 0.0, "{op}: {one_way}");
+                assert_eq!(number(&one_way["lost"]), 0.0, "{op}: {one_way}");
+            }
+        }
+    }
+    let uc = &outcome("lat --op write -c UC -s 100")["latency"];
+    assert!(number(&uc["samples"]) >= 1.0);
+}
+
+#[test]
+fn messages_both_ways_are_counted_at_their_receivers() {
+    if !has_cores("messages_both_ways_are_counted_at_their_receivers") {
+        return;
+    }
+    for transport in ["rc", "ud"] {
+        for command in ["bw -b --size 2000", "rate -b --processes", "rate -b --unchecked"] {
+            let one_way = &outcome(&format!("{command} --transport {transport}"))["one_way"];
+            let [rate, sent, lost] =
+                ["per_second", "sent", "lost"].map(|key| number(&one_way[key]));
+            assert!(rate > 0.0 && rate * DURATION <= sent - lost, "{command}: {one_way}");
+            if transport == "rc" {
+                assert_eq!(lost, 0.0, "{command}: {one_way}");
+            }
+        }
+    }
+}
+
 #[test]
 fn connections_are_made_and_ended() {
     if !has_cores("connections_are_made_and_ended") {
@@ -149,8 +188,8 @@ fn a_storm_is_as_large_as_wanted_and_every_request_is_refused() {
     // The last ones may be under way.
     assert!(refusals > 0.0 && refusals <= requests, "{report}");
     for row in report["rows"].as_array().expect("there are some") {
-        let [quiet, storm] = ["quiet", "storm"].map(|key| number(&row[key][0]));
-        let ratio = number(&row["storm_to_quiet"][0]);
+        let [quiet, storm] = ["quiet", "storm"].map(|key| number(&row[key]["median"]));
+        let ratio = number(&row["storm_to_quiet"]["median"]);
         assert!((ratio * quiet / storm - 1.0).abs() < 1e-6, "{report}");
     }
 }
@@ -164,7 +203,7 @@ fn two_workers_are_compared_with_one() {
     let rows = report["rows"].as_array().expect("there are some");
     assert_eq!(rows.len(), 2, "{report}");
     for row in rows {
-        let [one, two, ratio] = ["one", "two", "ratio"].map(|key| number(&row[key][0]));
+        let [one, two, ratio] = ["one", "two", "ratio"].map(|key| number(&row[key]["median"]));
         assert!(one > 0.0 && (ratio * one / two - 1.0).abs() < 1e-6, "{report}");
     }
 }
@@ -181,7 +220,7 @@ fn forwarding_is_measured_at_each_size_and_number_of_routes() {
     let of = |key: &str| plans.iter().map(|plan| plan[key].as_u64()).collect::<Vec<_>>();
     assert_eq!(of("bytes"), [64, 64, 1500, 1500].map(Some), "{report}");
     assert_eq!(of("routes"), [1, 100, 1, 100].map(Some), "{report}");
-    assert!(rows.iter().all(|row| number(&row["rate"][0]) > 0.0), "{report}");
+    assert!(rows.iter().all(|row| number(&row["rate"]["median"]) > 0.0), "{report}");
 }
 
 #[test]
@@ -213,6 +252,10 @@ fn an_impossible_measurement_is_refused_with_advice() {
     assert!(refusal("lat --cores 0,999").contains("there is no core 999"));
     assert!(refusal("forward --routes 0").contains("write 1 to 2000000"));
     assert!(refusal("lat --size many").contains("sweep"));
+    assert!(refusal("lat --op atomic").contains("write --size 8"));
+    assert!(refusal("lat --op read -c ud").contains("only --transport rc can read"));
+    assert!(refusal("lat --op write --layer tcp").contains("--layer verbs"));
+    assert!(refusal("lat --bidirectional").contains("bw and rate of sends"));
     let nowhere = "lat --device soft:/nowhere/x@host1 --peer soft:/nowhere/x@host2";
     assert!(refusal(nowhere).contains("pollux fabric --socket /nowhere/x"));
 }

@@ -4,7 +4,9 @@ use crate::judgement::Budget;
 use crate::null_router::ForwardPlan;
 use crate::pair::run;
 use crate::peers::{RunConfig, iperf3, l3fwd, opensm, sockperf, testpmd, ucx};
-use crate::plan::{Layer, MeasuredTransport, MeasurementOutcome, Plan, ProgramSockets, What};
+use crate::plan::{
+    Layer, MeasuredTransport, MeasurementOutcome, Plan, ProgramSockets, VerbsOp, What,
+};
 use crate::{bring_up, forward, machine};
 use std::fmt;
 use std::process::Command;
@@ -56,6 +58,28 @@ pub const CASES: &[ComparisonCase] = &[
     },
     ComparisonCase {
         rows: &[Row {
+            id: "rc-64-lat-uct-am",
+            what: "the same beside UCX's transport layer",
+            unit: "ns",
+            budget: Budget::AtMost(1.0),
+        }],
+        reference: "ucx_perftest am_lat, uct, posix",
+        ours: |config| median_of(&verbs(config, What::Lat, 64)),
+        peer: Some(|config| one(ucx::uct_lat(config, "am_lat", 64))),
+    },
+    ComparisonCase {
+        rows: &[Row {
+            id: "rc-64-write-lat-uct-put",
+            what: "RC, RDMA write of 64 bytes, one way, two processes",
+            unit: "ns",
+            budget: Budget::AtMost(1.5),
+        }],
+        reference: "ucx_perftest put_lat, uct, posix",
+        ours: |config| median_of(&Plan { op: VerbsOp::Write, ..verbs(config, What::Lat, 64) }),
+        peer: Some(|config| one(ucx::uct_lat(config, "put_lat", 64))),
+    },
+    ComparisonCase {
+        rows: &[Row {
             id: "bw-1m-processes",
             what: "RC, 1 MiB messages, two processes",
             unit: "GB/s",
@@ -93,7 +117,7 @@ pub const CASES: &[ComparisonCase] = &[
         ],
         reference: "sockperf ping-pong --nonblocked",
         ours: |config| latency(&sockets(config, What::Lat, Layer::Udp, 64)),
-        peer: Some(|config| two(sockperf::ping_pong(config, 64, false))),
+        peer: Some(|config| two(sockperf::ping_pong(config, 64, &["--nonblocked"]))),
     },
     ComparisonCase {
         rows: &[Row {
@@ -104,7 +128,7 @@ pub const CASES: &[ComparisonCase] = &[
         }],
         reference: "sockperf ping-pong --nonblocked --tcp",
         ours: |config| median_of(&sockets(config, What::Lat, Layer::Tcp, 64)),
-        peer: Some(|config| two(sockperf::ping_pong(config, 64, true))),
+        peer: Some(|config| two(sockperf::ping_pong(config, 64, &["--nonblocked", "--tcp"]))),
     },
     ComparisonCase {
         rows: &[Row {
@@ -116,6 +140,18 @@ pub const CASES: &[ComparisonCase] = &[
         reference: "iperf3",
         ours: |config| scale(8e-9, one_way(&sockets(config, What::Bw, Layer::Tcp, 128 << 10))),
         peer: Some(|config| scale(1e-9, one(iperf3::stream(config)))),
+    },
+    // Whether this harness measures what others do.
+    ComparisonCase {
+        rows: &[Row {
+            id: "kernel-64-busy",
+            what: "this harness: the kernel's TCP, 64 bytes, half a round trip, median",
+            unit: "ns",
+            budget: Budget::Within([0.95, 1.05]),
+        }],
+        reference: "sockperf ping-pong --tcp",
+        ours: |config| median_of(&program(config, What::Lat, ProgramSockets::Kernel, 64)),
+        peer: Some(|config| two(sockperf::ping_pong(config, 64, &["--tcp"]))),
     },
     ComparisonCase {
         rows: &[

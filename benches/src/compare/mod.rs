@@ -135,7 +135,7 @@ fn judge(case: &ComparisonCase, row: &Row, nth: usize, samples: &CaseSamples) ->
         name: row.id.into(),
         unit: if case.peer.is_some() { RATIO } else { row.unit }.into(),
         better: match row.budget {
-            Budget::AtMost(_) => Better::Less,
+            Budget::AtMost(_) | Budget::Within(_) => Better::Less,
             Budget::AtLeast(_) => Better::More,
         },
         figures,

@@ -36,8 +36,9 @@ mod storm;
 use crate::datagrams::{BYTES, DatagramEnds};
 use crate::environment::Environment;
 use crate::error::PerfError;
+use crate::judgement::Estimate;
 use crate::pair::prioritize;
-use crate::samples::{Latency, ping_pong, spread, spread_text};
+use crate::samples::{Latency, ping_pong};
 use core_affinity::CoreId;
 use pollux_node::admin::client::Client;
 use pollux_node::admin::rows::PortStatus;
@@ -70,18 +71,17 @@ pub struct IsolationPlan {
     pub fifo: Option<u8>,
 }
 
-/// A percentile of the latency, half a round trip, in nanoseconds. Each array holds the median, the
-/// least and the largest value of all rounds.
+/// A percentile of the latency, half a round trip, in nanoseconds.
 #[derive(Clone, Debug, Serialize)]
 pub struct IsolationRow {
     pub percent: f64,
-    pub quiet: [f64; 3],
-    pub busy: [f64; 3],
-    pub storm: [f64; 3],
+    pub quiet: Estimate,
+    pub busy: Estimate,
+    pub storm: Estimate,
     /// Ratios of the storm to the quiet measurement of its round.
-    pub storm_to_quiet: [f64; 3],
+    pub storm_to_quiet: Estimate,
     /// Ratios of the storm to the busy measurement of its round.
-    pub storm_to_busy: [f64; 3],
+    pub storm_to_busy: Estimate,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -196,9 +196,12 @@ fn row(percent: f64, latencies: &[Vec<Latency>; 3]) -> IsolationRow {
     let [quiet, busy, storm] = latencies
         .each_ref()
         .map(|all| -> Vec<f64> { all.iter().filter_map(|one| one.percentile(percent)).collect() });
-    let to = |other: &[f64]| storm.iter().zip(other).map(|(storm, one)| storm / one).collect();
-    let (storm_to_quiet, storm_to_busy) = (spread(to(&quiet)), spread(to(&busy)));
-    let [quiet, busy, storm] = [quiet, busy, storm].map(spread);
+    let to = |other: &[f64]| {
+        let ratios = storm.iter().zip(other).map(|(storm, one)| storm / one);
+        Estimate::of_rounds(ratios.collect())
+    };
+    let (storm_to_quiet, storm_to_busy) = (to(&quiet), to(&busy));
+    let [quiet, busy, storm] = [quiet, busy, storm].map(Estimate::of_rounds);
     IsolationRow { percent, quiet, busy, storm, storm_to_quiet, storm_to_busy }
 }
 
@@ -231,7 +234,7 @@ impl fmt::Display for Isolation {
         let IsolationPlan { cores: [worker, others], rounds, duration, .. } = self.plan;
         let seconds = duration.as_secs_f64();
         writeln!(f, "{}", self.environment)?;
-        writeln!(f, "UDP, {BYTES} bytes, half a round trip in ns: median (least to largest)")?;
+        writeln!(f, "UDP, {BYTES} bytes, half a round trip in ns: medians (and their intervals)")?;
         writeln!(
             f,
             "worker on core {worker}, all else on core {others}; {rounds} rounds of {seconds} s"
@@ -249,11 +252,8 @@ impl fmt::Display for Isolation {
         writeln!(f)?;
         for row in &self.rows {
             write!(f, "{:>5}", row.percent)?;
-            for values in [row.quiet, row.busy, row.storm] {
-                write!(f, "  {:>22}", spread_text(values, 0))?;
-            }
-            for ratios in [row.storm_to_quiet, row.storm_to_busy] {
-                write!(f, "  {:>22}", spread_text(ratios, 2))?;
+            for one in [row.quiet, row.busy, row.storm, row.storm_to_quiet, row.storm_to_busy] {
+                write!(f, "  {:>22}", one.to_string())?;
             }
             writeln!(f)?;
         }

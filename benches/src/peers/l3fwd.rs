@@ -5,8 +5,8 @@
 //! The example has at most 1,024 routes.
 
 use super::{PeerProgramError, RunConfig, bad_output, find_program, to_failure};
+use crate::judgement::Estimate;
 use crate::pair::{Process, with_priority};
-use crate::samples::median;
 use pollux_verbs::rng::SeededRng;
 use pollux_wire::capture::{FileHeader, ethernet_record};
 use pollux_wire::ip::IpProtocol;
@@ -52,7 +52,8 @@ pub fn forward(config: &RunConfig) -> Result<f64, PeerProgramError> {
     for _ in 0..=INTERVALS {
         rates.push(rate(&telemetry, config.duration)?);
     }
-    median(rates.split_off(1)).ok_or_else(|| bad_output(PROGRAM, "no rate"))
+    let estimate = Estimate::of(rates.split_off(1));
+    estimate.map(|one| one.median).ok_or_else(|| bad_output(PROGRAM, "no rate"))
 }
 
 fn command(config: &RunConfig, files: &Path, prefix: &str) -> Command {

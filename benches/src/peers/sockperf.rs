@@ -1,4 +1,4 @@
-//! `sockperf`: sockets of the kernel on the loopback interface, both ends busy-polling.
+//! `sockperf`: sockets of the kernel on the loopback interface.
 
 use super::{PeerProgramError, RunConfig, bad_output, find_program, free_port, run_with_server};
 
@@ -6,19 +6,20 @@ const PROGRAM: &str = "sockperf";
 /// Attempts: with non-blocking sockets it sometimes fails on a pending connect (errno 115).
 const TRIES_MAX: usize = 5;
 
-/// Half the round trip of a message in nanoseconds: the median and the 99.9th percentile.
+/// Half the round trip of a message in nanoseconds: the median and the 99.9th percentile. With
+/// `--nonblocked`, both ends busy-poll.
 pub fn ping_pong(
     config: &RunConfig,
     bytes: u32,
-    is_tcp: bool,
+    options: &[&str],
 ) -> Result<[f64; 2], PeerProgramError> {
-    let mut result = ping_pong_once(config, bytes, is_tcp);
+    let mut result = ping_pong_once(config, bytes, options);
     for _ in 1..TRIES_MAX {
         match &result {
             Err(PeerProgramError::Failed(_, why)) if why.contains("errno=115") => {}
             _ => break,
         }
-        result = ping_pong_once(config, bytes, is_tcp);
+        result = ping_pong_once(config, bytes, options);
     }
     result
 }
@@ -26,16 +27,13 @@ pub fn ping_pong(
 fn ping_pong_once(
     config: &RunConfig,
     bytes: u32,
-    is_tcp: bool,
+    options: &[&str],
 ) -> Result<[f64; 2], PeerProgramError> {
     find_program(PROGRAM, "--peers")?;
     let port = free_port(PROGRAM)?;
     let [server, mut client] = ["server", "ping-pong"].map(|role| {
         let mut command = config.command(usize::from(role != "server"), PROGRAM);
-        command.args([role, "--nonblocked", "-i", "127.0.0.1", "-p", &port]);
-        if is_tcp {
-            command.arg("--tcp");
-        }
+        command.args([role, "-i", "127.0.0.1", "-p", &port]).args(options);
         command
     });
     client.args(["-t", &config.seconds(), "-m", &bytes.to_string()]);

@@ -1,8 +1,8 @@
 //! `dpdk-testpmd`: one core that forwards packets from a null device back to it.
 
 use super::{PeerProgramError, RunConfig, bad_output, find_program, to_failure};
+use crate::judgement::Estimate;
 use crate::pair::{Process, with_priority};
-use crate::samples::median;
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 
@@ -29,5 +29,6 @@ pub fn forward(config: &RunConfig) -> Result<f64, PeerProgramError> {
         rest.split_whitespace().next()?.parse::<f64>().ok()
     });
     let rates: Vec<f64> = rates.filter(|rate| *rate > 0.0).skip(1).take(SECONDS).collect();
-    median(rates).ok_or_else(|| bad_output(PROGRAM, "no line with Rx-pps"))
+    let estimate = Estimate::of(rates);
+    estimate.map(|one| one.median).ok_or_else(|| bad_output(PROGRAM, "no line with Rx-pps"))
 }

@@ -14,6 +14,14 @@ pub fn tag_lat(config: &RunConfig, bytes: u32) -> Result<f64, PeerProgramError> 
     least(config, "tag_lat", bytes, count, 1).map(|microseconds| microseconds * 1e3)
 }
 
+/// As [`tag_lat`], by an operation of UCX's transport layer (UCT) in shared memory.
+pub fn uct_lat(config: &RunConfig, test: &str, bytes: u32) -> Result<f64, PeerProgramError> {
+    let count = 20_000 * config.duration.as_millis().clamp(200, 2000) as u32 / 200;
+    let options = ["-d", "memory", "-x", "posix"];
+    column_by(config, ("all", &options), test, (bytes, count), 1)
+        .map(|microseconds| microseconds * 1e3)
+}
+
 /// Messages per second.
 pub fn tag_bw(config: &RunConfig, bytes: u32) -> Result<f64, PeerProgramError> {
     let count = if bytes > 4096 { 5_000 } else { 1_000_000 };
@@ -28,7 +36,7 @@ fn least(
     count: u32,
     column: usize,
 ) -> Result<f64, PeerProgramError> {
-    let of = |transports| column_by(config, transports, test, (bytes, count), column);
+    let of = |transports| column_by(config, (transports, &[]), test, (bytes, count), column);
     let [posix, cma] = TRANSPORTS.map(of);
     // Where copies by the kernel are forbidden, there is no figure with them.
     Ok(posix?.min(cma.unwrap_or(f64::INFINITY)))
@@ -38,7 +46,7 @@ fn least(
 /// per message.
 fn column_by(
     config: &RunConfig,
-    transports: &str,
+    (transports, options): (&str, &[&str]),
     test: &str,
     (bytes, count): (u32, u32),
     column: usize,
@@ -48,7 +56,7 @@ fn column_by(
     let (bytes, count) = (bytes.to_string(), count.to_string());
     let [server, mut client] = [0, 1].map(|end| {
         let mut command = config.command(end, PROGRAM);
-        command.args(["-p", &port, "-t", test, "-s", &bytes, "-n", &count, "-f"]);
+        command.args(["-p", &port, "-t", test, "-s", &bytes, "-n", &count, "-f"]).args(options);
         command.env("UCX_TLS", transports);
         command
     });

@@ -36,7 +36,8 @@ pub fn hdr_log(run: &StoredRun) -> String {
     for (row, plan) in run.rows.iter().filter_map(|row| Some((row, row.measured()?.0))) {
         for latency in row.latencies() {
             let (length, tag) = (plan.duration.as_secs_f64(), tag(row));
-            let (max, histogram) = (latency.max_ns * 2.0, &latency.round_trips);
+            let factor = if plan.is_of_whole_round_trips() { 1.0 } else { 2.0 };
+            let (max, histogram) = (latency.max_ns * factor, &latency.round_trips);
             writeln!(text, "Tag={tag},{start:.3},{length:.3},{max:.3},{histogram}")
                 .expect("a string takes all");
             start += length;

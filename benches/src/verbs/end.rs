@@ -45,6 +45,15 @@ pub struct EndAddress {
     lid: u16,
     gid: (u64, u64),
     qpns: Vec<u32>,
+    /// The address and the key of its memory.
+    memory: (u64, u32),
+}
+
+impl EndAddress {
+    /// An offset of its memory.
+    pub const fn remote(&self, at: usize) -> Remote {
+        Remote { address: self.memory.0 + at as u64, rkey: RKey(self.memory.1) }
+    }
 }
 
 /// On cache lines of its own: another thread has the other end.
@@ -128,6 +137,7 @@ impl<D: Device + ?Sized> VerbsEnd<D> {
             lid: self.device.port(self.port)?.lid.0,
             gid: (gid.prefix(), gid.guid().0),
             qpns: self.qps.iter().map(qpn).collect::<Result<_, PerfError>>()?,
+            memory: (self.region.address, self.region.rkey.0),
         })
     }
 

@@ -2,10 +2,12 @@
 
 mod buffers;
 pub mod end;
+mod one_sided;
+mod two_way;
 
 use crate::error::PerfError;
 use crate::exchange::Exchange;
-use crate::plan::{EndRole, MeasurementOutcome, Plan, What};
+use crate::plan::{EndRole, MeasurementOutcome, Plan, VerbsOp, What};
 use crate::samples::{per_second, ping_pong};
 use buffers::MessageBuffers;
 use end::{EndAddress, VerbsEnd, VerbsEndSetup};
@@ -37,24 +39,32 @@ pub fn play<D: Device + ?Sized>(
     end.connect(&other)?;
     buffers.post(&mut end)?;
     exchange.begin(plan)?;
-    let outcome = match (plan.what, role) {
-        (What::Connect, EndRole::Client) => Some(connect(plan, &mut end, &other)?),
-        (What::Connect, EndRole::Server) => None,
-        (What::Lat, EndRole::Client) => Some(client(plan, &mut end, &mut buffers)?),
-        (What::Lat, EndRole::Server) => {
-            server(&mut end, &mut buffers, exchange)?;
-            None
-        }
-        (What::Bw | What::Rate, EndRole::Client) => {
-            Some(stream(plan, &mut end, &mut buffers, exchange)?)
-        }
-        (What::Bw | What::Rate, EndRole::Server) => {
-            drain(&mut end, &mut buffers, exchange)?;
-            None
-        }
-    };
+    let outcome = measure(plan, role, (&mut end, &other), &mut buffers, exchange)?;
     exchange.add_wrong_payloads(buffers.wrong());
     Ok(outcome)
+}
+
+fn measure<D: Device + ?Sized>(
+    plan: &Plan,
+    role: EndRole,
+    (end, other): (&mut VerbsEnd<D>, &EndAddress),
+    buffers: &mut MessageBuffers,
+    exchange: &mut Exchange,
+) -> Result<Option<MeasurementOutcome>, PerfError> {
+    if plan.op != VerbsOp::Send {
+        return one_sided::play(plan, role, (end, other), buffers, exchange);
+    }
+    if plan.bidirectional {
+        return two_way::play(plan, role, end, buffers, exchange);
+    }
+    match (plan.what, role) {
+        (What::Connect, EndRole::Client) => connect(plan, end, other).map(Some),
+        (What::Connect, EndRole::Server) => Ok(None),
+        (What::Lat, EndRole::Client) => client(plan, end, buffers).map(Some),
+        (What::Lat, EndRole::Server) => server(end, buffers, exchange).map(|()| None),
+        (What::Bw | What::Rate, EndRole::Client) => stream(plan, end, buffers, exchange).map(Some),
+        (What::Bw | What::Rate, EndRole::Server) => drain(end, buffers, exchange).map(|()| None),
+    }
 }
 
 #[expect(clippy::disallowed_methods, reason = "messages may be lost")]
@@ -91,7 +101,7 @@ fn server<D: Device + ?Sized>(
     Ok(())
 }
 
-/// Sends batches, of which only the last message is signaled.
+/// Sends batches.
 fn stream<D: Device + ?Sized>(
     plan: &Plan,
     end: &mut VerbsEnd<D>,
@@ -101,18 +111,10 @@ fn stream<D: Device + ?Sized>(
     let window = buffers.window();
     let batch = if plan.bytes >= LONG_BYTES { LONG_BATCH } else { BATCH as u64 };
     let batch = batch.min(window / 2);
-    let op = end.op();
     let (mut sent, mut done, mut out) = (0, 0, [Completion::NOTHING; 16]);
     let rate = per_second(plan.duration, || {
         if sent - done + batch <= window {
-            let mut sges = [[end.sge(0, 0)]; BATCH];
-            sges[..batch as usize].fill_with(|| [buffers.next_sge(end)]);
-            let requests: [_; BATCH] = std::array::from_fn(|nth| {
-                let is_last = nth as u64 + 1 == batch;
-                let flags = if is_last { SendFlags::SIGNALED } else { SendFlags::NONE };
-                SendRequest { id: 0, op, flags, data: Data::Sges(&sges[nth]) }
-            });
-            end.device.post_send(end.qps[0], &requests[..batch as usize])?;
+            post_batch(end, buffers, batch)?;
             sent += batch;
         }
         let completed = batch * end.poll(&mut out)? as u64;
@@ -124,6 +126,37 @@ fn stream<D: Device + ?Sized>(
     }
     exchange.send(&sent)?;
     Ok(MeasurementOutcome::one_way(plan, rate, sent, exchange.receive()?))
+}
+
+/// Sends the next messages, of which only the last one is signaled.
+fn post_batch<D: Device + ?Sized>(
+    end: &mut VerbsEnd<D>,
+    buffers: &mut MessageBuffers,
+    batch: u64,
+) -> Result<(), PerfError> {
+    let op = end.op();
+    let mut sges = [[end.sge(0, 0)]; BATCH];
+    sges[..batch as usize].fill_with(|| [buffers.next_sge(end)]);
+    let requests: [_; BATCH] = std::array::from_fn(|nth| {
+        let is_last = nth as u64 + 1 == batch;
+        let flags = if is_last { SendFlags::SIGNALED } else { SendFlags::NONE };
+        SendRequest { id: 0, op, flags, data: Data::Sges(&sges[nth]) }
+    });
+    Ok(end.device.post_send(end.qps[0], &requests[..batch as usize])?)
+}
+
+/// Keeps the device running, whose memory the client accesses, until that is done.
+fn serve_until_over<D: Device + ?Sized>(
+    end: &mut VerbsEnd<D>,
+    exchange: &mut Exchange,
+) -> Result<(), PerfError> {
+    while !exchange.is_over() {
+        for _ in 0..POLLS_IDLE {
+            end.poll(&mut [Completion::NOTHING; 4])?;
+        }
+        std::thread::yield_now();
+    }
+    Ok(())
 }
 
 fn drain<D: Device + ?Sized>(
