@@ -21,12 +21,15 @@
 //!
 //! # Missed budgets, and why
 //!
-//! The table is in the README, measured on a virtual machine of two cores, on 22 November
-//! 2026 unless a row has another date.
+//! The table is in the README, by `scripts/readme-costs`, and its run in `benches/costs.json`; the
+//! figures below are of older runs on the same machine.
 //!
 //! **RC between threads.** A round trip of a cache line moves one line that both sides write. A
 //! message needs two lines, and so does its reply: 194 to 208 ns each way on those cores, however
 //! short the code. The rest are instructions, which the bench `instructions` counts.
+//!
+//! **RDMA write.** UCX's processes store into each other's memory. Here a write is a message in a
+//! ring, and the device of the other end executes it when that is polled.
 //!
 //! **Rate of short messages.** The same two lines per message. The remedy is several messages in
 //! one slot of a ring.

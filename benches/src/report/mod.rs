@@ -148,7 +148,8 @@ mod tests {
             assert_eq!(page.matches("</svg>").count(), plots);
             assert!(!page.contains("NaN") && !page.contains("inf\""), "{page}");
             for bytes in sizes {
-                assert!(page.contains(&format!("<td>lat of verbs over rc, {bytes} bytes</td>")));
+                let name = format!(">lat of verbs over rc, {bytes} bytes</td>");
+                assert!(page.contains(&name), "{page}");
             }
         }
     }

@@ -6,6 +6,8 @@ use crate::plan::{Measured, MeasurementOutcome};
 use crate::stored::{Compared, StoredRow, StoredRun};
 use std::fmt::{self, Write};
 
+const CELL_OF_NUMBER_MAX: usize = 24;
+
 /// Nothing for a kind of which the run has no row.
 pub fn write(run: &StoredRun, page: &mut String) -> fmt::Result {
     let heads = [
@@ -53,10 +55,16 @@ fn table<const N: usize>(
     let heads: String = heads.map(|head| format!("<th>{head}</th>")).concat();
     writeln!(page, "<div class=\"table\"><table>\n<thead><tr>{heads}</tr></thead>\n<tbody>")?;
     for row in rows {
-        let cells: String = row.map(|cell| format!("<td>{}</td>", escape(&cell))).concat();
+        let cells: String = row.map(|cell| cell_of(&cell)).concat();
         writeln!(page, "<tr>{cells}</tr>")?;
     }
     writeln!(page, "</tbody>\n</table></div>")
+}
+
+/// A long text breaks into lines, where numbers do not.
+fn cell_of(text: &str) -> String {
+    let class = if text.len() > CELL_OF_NUMBER_MAX { " class=\"text\"" } else { "" };
+    format!("<td{class}>{}</td>", escape(text))
 }
 
 fn cells(row: &StoredRow, outcomes: &[Measured]) -> [String; 12] {
