@@ -38,6 +38,8 @@ pub enum NeighborChange {
 
 pub(super) struct OutOfService {
     is_watched: bool,
+    /// Since the interface is up, the SA has agreed to report departures.
+    is_told: bool,
     moves: RateLimit,
     /// Neighbors that do not answer any more, with their last port.
     silent: BTreeMap<IpAddr, Gid>,
@@ -48,6 +50,7 @@ impl Default for OutOfService {
     fn default() -> Self {
         Self {
             is_watched: false,
+            is_told: false,
             moves: RateLimit::new(MOVES_PER_SECOND_MAX, MOVES_PER_SECOND_MAX),
             silent: BTreeMap::new(),
             changes: VecDeque::new(),
@@ -58,6 +61,10 @@ impl Default for OutOfService {
 impl OutOfService {
     pub(super) const fn is_watched(&self) -> bool {
         self.is_watched
+    }
+
+    pub(super) const fn handle_up(&mut self) {
+        self.is_told = false;
     }
 
     /// A neighbor has another link address, or has announced itself.
@@ -107,6 +114,16 @@ impl IpoibInterface {
     pub(super) fn handle_silence(&mut self, now: Time, ip: IpAddr, gid: Gid) {
         self.out_of_service.silent.insert(ip, gid);
         self.ask_path(now, gid);
+    }
+
+    /// The SA reports departures from now on. Neighbors that are known already may have left before
+    /// that, so they are probed, once.
+    pub(super) fn handle_departures_reported(&mut self, now: Time) {
+        if !std::mem::replace(&mut self.out_of_service.is_told, true) {
+            for ip in self.peers.all.values().flat_map(|peer| &peer.ips) {
+                self.neighbors.handle_stale_hint(now, *ip);
+            }
+        }
     }
 
     /// The SA has reported a port out of service: its neighbors are probed, and those that are

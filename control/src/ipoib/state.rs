@@ -369,6 +369,7 @@ impl IpoibInterface {
             self.connections.set_local_end(now, self.local_end());
             self.join_all_groups(now);
             self.claim_addresses(now);
+            self.out_of_service.handle_up();
             self.subscribe(now);
         }
     }
@@ -420,6 +421,8 @@ impl IpoibInterface {
     ) {
         if error.is_some() {
             self.subscriptions.insert(trap, now + SUBSCRIPTION_PAUSE);
+        } else if trap == TrapNumber::GID_OUT_OF_SERVICE {
+            self.handle_departures_reported(now);
         }
     }
 

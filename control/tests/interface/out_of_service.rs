@@ -57,6 +57,19 @@ fn an_idle_neighbor_whose_port_leaves_the_subnet_is_gone() {
     }
 }
 
+/// The administrator reports departures from after the subscription.
+#[test]
+fn a_neighbor_that_has_left_before_departures_are_reported_is_gone() {
+    let mut world = World::up(11, 3);
+    assert!(world.reaches(0, 1, &packet(v4(1), v4(2), b"hello"), SECOND));
+    assert!(world.reaches(1, 0, &packet(v4(2), v4(1), b"hello"), SECOND));
+    set_cable(&mut world, false);
+    let now = world.now;
+    world.hosts[0].interface.watch_neighbors(now);
+    world.pass(GONE_MAX);
+    assert_eq!(changes(&mut world), [NeighborChange::Gone(v4(2))]);
+}
+
 /// Its process is stopped, or computes: it goes on later.
 #[test]
 fn a_neighbor_that_does_not_answer_is_not_gone_while_its_port_is_there() {
