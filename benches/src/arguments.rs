@@ -138,8 +138,33 @@ pub(crate) struct Place {
     pub(crate) json: bool,
 }
 
+/// A campaign for `campaign --help`.
+const CAMPAIGN: &str = "\
+A file has the keys rounds, duration, cores, fifo, device, peer, connect and keep_disturbed, and
+tables of measurements. What lists have is measured with each other:
+
+  duration = 0.5
+  cores = [0, 1]
+
+  [[measure]]
+  what = [\"lat\", \"bw\"]
+  layer = [\"verbs\"]
+  transport = [\"rc\", \"ud\"]
+  op = [\"send\"]
+  size = [64, 2000]
+
+  [[measure]]
+  what = [\"lat\"]
+  layer = [\"tcp\"]
+  sockets = [\"pinned\", \"kernel\"]
+  rate = 100
+  processes = true
+
+A table may also have sleep, bidirectional and unchecked.";
+
 /// The options of `campaign`.
 #[derive(Args)]
+#[command(after_help = CAMPAIGN)]
 pub(crate) struct CampaignArguments {
     /// A file of TOML with tables [[measure]]
     pub(crate) file: PathBuf,

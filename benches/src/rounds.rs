@@ -28,7 +28,10 @@ pub struct RoundsProgress<'a> {
 
 impl fmt::Display for RoundsProgress<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "round {} of {}: {}", self.round, self.rounds, self.plan)?;
+        match self.round > self.rounds {
+            true => write!(f, "again, since something disturbed it: {}", self.plan)?,
+            false => write!(f, "round {} of {}: {}", self.round, self.rounds, self.plan)?,
+        }
         match self.left.map(|left| left.as_secs()) {
             Some(left) if left >= 60 => write!(f, ", {} min left", left.div_ceil(60)),
             Some(left) => write!(f, ", {left} s left"),
@@ -137,8 +140,14 @@ impl fmt::Display for StoredRun {
             writeln!(f, "at the server: {server}")?;
         }
         writeln!(f, "{}", self.controls)?;
-        let measured = self.rows.iter().filter(|row| row.measured().is_some());
-        measured.into_iter().try_for_each(|row| writeln!(f, "{row}"))?;
+        let mut kind = String::new();
+        for (row, plan) in self.rows.iter().filter_map(|row| Some((row, row.measured()?.0))) {
+            if plan.kind() != kind {
+                kind = plan.kind();
+                writeln!(f, "{kind}:")?;
+            }
+            writeln!(f, "{row}")?;
+        }
         write!(f, "{}", compare::RatioTable(&self.rows))
     }
 }

@@ -26,6 +26,9 @@ pub struct StoredRun {
     /// Of the other host, if there is one.
     pub server_environment: Option<Environment>,
     pub controls: Controls,
+    /// The programs that were compared with, and their versions.
+    #[serde(default)]
+    pub peers: Vec<String>,
     pub rows: Vec<StoredRow>,
 }
 
@@ -98,7 +101,8 @@ pub enum StoredRunError {
 impl StoredRun {
     pub fn new(environment: Environment, controls: Controls) -> Self {
         let (schema, server_environment) = (SCHEMA.into(), None);
-        Self { schema, environment, server_environment, controls, rows: Vec::new() }
+        let (peers, rows) = (Vec::new(), Vec::new());
+        Self { schema, environment, server_environment, controls, peers, rows }
     }
 
     pub fn read(path: &Path) -> Result<Self, StoredRunError> {

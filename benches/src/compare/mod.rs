@@ -15,7 +15,7 @@ use crate::controls::Controls;
 use crate::disturbance::{Disturbance, Watch};
 use crate::environment::Environment;
 use crate::judgement::{Budget, DECIDING_MIN, Estimate, three_digits};
-use crate::peers::RunConfig;
+use crate::peers::{self, RunConfig};
 use crate::stored::{Better, Compared, RowSource, StoredRow, StoredRun};
 use cases::{CASES, ComparisonCase, Figures, Row};
 use std::fmt;
@@ -83,7 +83,7 @@ pub fn compare(config: &RunConfig, pairs: u32, mut report: impl FnMut(&str)) -> 
     let rows = rows.flat_map(|(case, samples)| {
         (0..).zip(case.rows).map(|(nth, row)| judge(case, row, nth, samples))
     });
-    stored.rows = rows.collect();
+    (stored.rows, stored.peers) = (rows.collect(), peers::versions());
     stored
 }
 

@@ -61,6 +61,24 @@ fn find_program(program: &'static str, group: &'static str) -> Result<PathBuf, P
     paths.find(|path| path.is_file()).ok_or(PeerProgramError::Missing(program, group))
 }
 
+/// What the programs say of themselves, of those that are installed. DPDK's do not say it.
+pub fn versions() -> Vec<String> {
+    let say = [
+        ("ucx_info", "-v"),
+        ("sockperf", "--version"),
+        ("iperf3", "--version"),
+        ("opensm", "--version"),
+    ];
+    let of = |(program, option): (&'static str, &str)| {
+        let path = find_program(program, "--peers").ok()?;
+        let output = Command::new(path).arg(option).stdin(Stdio::null()).output().ok()?;
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let line = text.lines().find(|line| line.contains(|one: char| one.is_ascii_digit()))?;
+        Some(format!("{program}: {}", line.trim_start_matches(['#', ' '])))
+    };
+    say.into_iter().filter_map(of).collect()
+}
+
 fn to_failure<E: Into<io::Error>>(program: &'static str) -> impl Fn(E) -> PeerProgramError {
     move |error| PeerProgramError::Failed(program, error.into().to_string())
 }

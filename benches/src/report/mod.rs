@@ -80,6 +80,10 @@ fn write(run: &StoredRun, page: &mut String) -> fmt::Result {
     }
     writeln!(page, "</div>\n<h2>Environment</h2>")?;
     environment(&run.environment, page)?;
+    if !run.peers.is_empty() {
+        writeln!(page, "<h2>Programs to compare with</h2>")?;
+        run.peers.iter().try_for_each(|peer| writeln!(page, "<p>{}</p>", escape(peer)))?;
+    }
     if let Some(server) = &run.server_environment {
         writeln!(page, "<h2>Environment of the server</h2>")?;
         environment(server, page)?;
