@@ -125,6 +125,10 @@ impl Inbox {
     pub(super) fn next_request(&mut self) -> Option<Command> {
         if self.requests.is_empty() {
             self.requests.extend(self.commands.drain(REQUESTS_MAX));
+            // Applications write the cache line of the end: it is read for requests alone.
+            if self.requests.is_empty() {
+                return None;
+            }
             // Read after the requests: what their threads have notified before is before this.
             self.notified_before = self.touched.end();
         }
