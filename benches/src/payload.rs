@@ -43,7 +43,7 @@ fn word(number: u64, at: usize) -> [u8; WORD] {
 
 /// The pattern between words: of the offset alone.
 fn background(at: usize) -> [u8; WORD] {
-    (at as u64).wrapping_mul(FACTOR | 1 << 63).to_le_bytes()
+    (at as u64).wrapping_mul(FACTOR).to_le_bytes()
 }
 
 /// The offsets of the words with the number in a long message. The last word may be cut.
