@@ -168,7 +168,10 @@ impl fmt::Display for Diff {
         }
         let kinds = [Movement::Worse, Movement::Better, Movement::New, Movement::Gone];
         match (kinds.map(|kind| self.count(kind)), self.count(Movement::Disturbed)) {
-            ([0, 0, 0, 0], 0) => writeln!(f, "nothing moved, in {} rows", self.rows.len()),
+            ([0, 0, 0, 0], 0) => match self.rows.len() {
+                1 => writeln!(f, "nothing moved, in 1 row"),
+                rows => writeln!(f, "nothing moved, in {rows} rows"),
+            },
             ([worse, better, new, gone], disturbed) => writeln!(
                 f,
                 "of {} rows, {worse} worse, {better} better, {new} new, {gone} gone, \

@@ -109,6 +109,8 @@ mod std_calls;
 pub mod tcp;
 mod timeout;
 pub mod udp;
+#[cfg(test)]
+mod wake_count;
 mod yields;
 
 pub use control_requests::NeighborRoute;

@@ -58,22 +58,12 @@ impl<T> Drop for Promised<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::atomic::{AtomicUsize, Ordering};
-    use std::task::Wake;
-
-    #[derive(Default)]
-    struct Counts(AtomicUsize);
-
-    impl Wake for Counts {
-        fn wake(self: Arc<Self>) {
-            self.0.fetch_add(1, Ordering::Relaxed);
-        }
-    }
+    use crate::wake_count::WakeCount;
 
     #[test]
     fn the_end_of_the_thread_wakes_the_task_with_or_without_a_value() {
         for value in [Some(7), None] {
-            let woken = Arc::new(Counts::default());
+            let woken = Arc::new(WakeCount::default());
             let waker = Waker::from(woken.clone());
             let (end, mut promise) = Promise::new();
             assert!(promise.poll(&Context::from_waker(&waker)).is_pending());
@@ -81,7 +71,7 @@ mod tests {
                 Some(value) => end.keep(value),
                 None => drop(end),
             }
-            assert_eq!(woken.0.load(Ordering::Relaxed), 1);
+            assert_eq!(woken.taken(), 1);
             assert_eq!(promise.poll(&Context::from_waker(&waker)), Poll::Ready(value));
         }
     }

@@ -6,4 +6,5 @@ mod page;
 mod places;
 mod programs;
 mod remote;
+mod runs;
 mod schema;

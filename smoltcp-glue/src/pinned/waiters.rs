@@ -228,28 +228,14 @@ fn waker_of_this_thread() -> Waker {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wake_count::WakeCount;
     use std::sync::atomic::AtomicUsize;
     use std::time::Duration;
 
-    #[derive(Default)]
-    struct Counts(AtomicUsize);
-
-    impl Wake for Counts {
-        fn wake(self: Arc<Self>) {
-            self.0.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-
     const COUNTS: [usize; 4] = [1, 64, 65, 1000];
 
-    impl Counts {
-        fn taken(&self) -> usize {
-            self.0.swap(0, Ordering::Relaxed)
-        }
-    }
-
-    fn counting(count: usize) -> (Vec<Arc<Counts>>, Vec<Waker>) {
-        let counts: Vec<_> = (0..count).map(|_| Arc::new(Counts::default())).collect();
+    fn counting(count: usize) -> (Vec<Arc<WakeCount>>, Vec<Waker>) {
+        let counts: Vec<_> = (0..count).map(|_| Arc::new(WakeCount::default())).collect();
         let wakers = counts.iter().map(|one| Waker::from(one.clone())).collect();
         (counts, wakers)
     }

@@ -4,12 +4,11 @@
 use crate::nodes::{Node, interface};
 use crate::running::{Running, folder, output_of};
 use crate::schema::Schema;
+use pollux_referee::browser::{Browser, NARROW, WIDE, WIDE_AND_DARK};
 use serde_json::Value;
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::PathBuf;
 
-const BROWSER: &str = "/usr/bin/chromium";
 const RACK: &str =
     concat!(env!("CARGO_MANIFEST_DIR"), "/../../dataplane/fabric/tests/umad/rack.ibnetdiscover");
 
@@ -140,7 +139,7 @@ fn the_socket_of_a_node_is_refused_with_the_one_to_name() {
 }
 
 /// Tells the frame around the page what it shows.
-const PROBE: &str = "<script>
+const PROBE: &str = "
 const page = document.documentElement;
 const picture = document.querySelector('.picture svg');
 const box = picture.getBoundingClientRect();
@@ -163,14 +162,7 @@ parent.postMessage(JSON.stringify({
   nodes: nodes.filter(it => inside(it) && seen(it)).length,
   outside: nodes.filter(it => !inside(it)).length + texts.filter(it => !inside(it)).length,
   cut: cut.map(node => node.textContent),
-}), '*');
-</script></body>";
-
-/// A frame as wide as the screen, since a window of the browser has at least 500 pixels.
-const FRAME: &str = "<html style=\"color-scheme: light dark\"><script>
-onmessage = told => document.getElementById('found').textContent = told.data;
-</script><pre id=\"found\"></pre>
-<iframe src=\"page.html\" width=\"WIDTH\" height=\"900\" style=\"border: 0\"></iframe>";
+}), '*');";
 
 struct Folder(PathBuf);
 
@@ -180,35 +172,13 @@ impl Drop for Folder {
     }
 }
 
-/// What the browser finds in the page of a folder at a width; nothing may go wrong there.
-fn open(folder: &Path, width: u32, is_dark: bool) -> Value {
-    let frame = folder.join("frame.html");
-    fs::write(&frame, FRAME.replace("WIDTH", &width.to_string())).expect("it is written");
-    let mut browser = Command::new(BROWSER);
-    browser.args(["--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr"]);
-    browser.arg(format!("--user-data-dir={}", folder.join("profile").display()));
-    browser.arg("--window-size=1400,1000");
-    browser.args(is_dark.then_some("--blink-settings=preferredColorScheme=0"));
-    browser.args(["--virtual-time-budget=5000", "--dump-dom"]).arg(frame);
-    let output = browser.output().expect("the browser runs");
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(!said.contains(":CONSOLE"), "{said}");
-    let dom = String::from_utf8(output.stdout).expect("it is text");
-    let found =
-        dom.split_once("<pre id=\"found\">").and_then(|(_, rest)| rest.split_once("</pre>"));
-    serde_json::from_str(found.expect("the probe has run").0).expect("it is JSON")
-}
-
 #[test]
 fn all_nodes_of_a_page_are_inside_of_its_picture_on_wide_and_on_narrow_screens() {
-    if !Path::new(BROWSER).exists() {
-        println!("SKIP: there is no {BROWSER}; run scripts/host-setup --pages");
-        return;
-    }
-    let fabric = Running::new("topology-page", &["--topology", "fat-tree:4"]);
-    let running = fabric.until(&["show", "topology", "--html"], "</html>");
     let folder = Folder(folder("topology-browser"));
     fs::create_dir_all(&folder.0).expect("a folder");
+    let Some(browser) = Browser::find(&folder.0) else { return };
+    let fabric = Running::new("topology-page", &["--topology", "fat-tree:4"]);
+    let running = fabric.until(&["show", "topology", "--html"], "</html>");
     let pages = [
         (running, 36),
         (plan(&["ring:5", "--html"]), 10),
@@ -216,12 +186,11 @@ fn all_nodes_of_a_page_are_inside_of_its_picture_on_wide_and_on_narrow_screens()
         (plan(&["leaf-spine:63x16x16", "--html"]), 1087),
     ];
     for (page, nodes) in pages {
-        let file = folder.0.join("page.html");
-        fs::write(file, page.replace("</body>", PROBE)).expect("it is written");
         let mut colors = Vec::new();
-        for (width, is_dark) in [(1280, false), (400, false), (1280, true)] {
-            let found = open(&folder.0, width, is_dark);
-            assert_eq!(found["width"].as_u64(), Some(width.into()), "{found}");
+        for screen in [WIDE, NARROW, WIDE_AND_DARK] {
+            let found = browser.probe(&page, PROBE, screen);
+            let found: Value = serde_json::from_str(&found).expect("it is JSON");
+            assert_eq!(found["width"].as_u64(), Some(screen.width.into()), "{found}");
             assert_eq!(found["overflow"].as_i64(), Some(0), "{found}");
             assert_eq!(found["nodes"].as_u64(), Some(nodes), "{found}");
             assert_eq!(found["outside"].as_u64(), Some(0), "{found}");

@@ -4,10 +4,11 @@
 //! the test prints `SKIP name: reason` and passes, unless `POLLUX_REFEREES` is `required`; then it
 //! fails. [`tshark`] dissects packets, which [`frames`] puts into
 //! captures; [`soft_roce`] runs programs in a machine with the kernel's RDMA transport, and
-//! [`adapters`] finds programs of ours that use one.
+//! [`adapters`] finds programs of ours that use one; [`browser`] shows pages.
 #![forbid(unsafe_code)]
 
 pub mod adapters;
+pub mod browser;
 pub mod frames;
 pub mod soft_roce;
 pub mod tshark;

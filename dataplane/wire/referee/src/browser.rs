@@ -1,0 +1,68 @@
+//! Pages in headless Chromium: what a script finds in a page, on a wide screen and on a narrow one.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const PROGRAM: &str = "/usr/bin/chromium";
+
+/// A frame as wide as the screen, since a window of the browser has at least 500 pixels.
+const FRAME: &str = "<html style=\"color-scheme: light dark\"><script>
+onmessage = told => document.getElementById('found').textContent = told.data;
+</script><pre id=\"found\"></pre>
+<iframe src=\"page.html\" width=\"WIDTH\" height=\"900\" style=\"border: 0\"></iframe>";
+
+/// What a page is shown on.
+#[derive(Clone, Copy, Debug)]
+pub struct Screen {
+    pub width: u32,
+    pub is_dark: bool,
+}
+
+pub const WIDE: Screen = Screen { width: 1280, is_dark: false };
+pub const NARROW: Screen = Screen { width: 400, is_dark: false };
+pub const WIDE_AND_DARK: Screen = Screen { width: 1280, is_dark: true };
+
+/// A browser with a profile of its own, in a folder that the caller removes.
+pub struct Browser<'a>(&'a Path);
+
+impl<'a> Browser<'a> {
+    /// `None` if there is no browser, which is printed. No test has to have one: it is large, and
+    /// the pages are the same wherever it runs.
+    pub fn find(folder: &'a Path) -> Option<Self> {
+        let is_there = Path::new(PROGRAM).exists();
+        if !is_there {
+            println!("SKIP: there is no {PROGRAM}; scripts/host-setup --pages installs it");
+        }
+        is_there.then_some(Self(folder))
+    }
+
+    /// What a script says of a page to the frame around it, by `parent.postMessage`.
+    ///
+    /// # Panics
+    /// If the page has errors, or the script says nothing.
+    pub fn probe(&self, html: &str, script: &str, screen: Screen) -> String {
+        let script = format!("<script>{script}</script></body>");
+        self.write("page.html", &html.replace("</body>", &script));
+        let frame = self.write("frame.html", &FRAME.replace("WIDTH", &screen.width.to_string()));
+        let mut browser = Command::new(PROGRAM);
+        browser.args(["--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr"]);
+        browser.arg(format!("--user-data-dir={}", self.0.join("profile").display()));
+        browser.arg("--window-size=1400,1000");
+        browser.args(screen.is_dark.then_some("--blink-settings=preferredColorScheme=0"));
+        browser.args(["--virtual-time-budget=5000", "--dump-dom"]).arg(frame);
+        let output = browser.output().expect("the browser runs");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(!said.contains(":CONSOLE"), "{said}");
+        let dom = String::from_utf8(output.stdout).expect("it is text");
+        let found = dom.split_once("<pre id=\"found\">");
+        let found = found.and_then(|(_, rest)| rest.split_once("</pre>"));
+        found.expect("the script has run").0.into()
+    }
+
+    fn write(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.0.join(name);
+        fs::write(&path, text).expect("it is written");
+        path
+    }
+}
