@@ -5,6 +5,7 @@ use pollux::{Node, Setup, pinned};
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// Long enough for any answer; it only ends a hang.
@@ -14,6 +15,12 @@ const SHORT: Duration = Duration::from_millis(5);
 
 fn setup() -> Setup {
     Node::open("soft:").unwrap().interface("ib0").address("10.0.0.1/24")
+}
+
+/// Tests of one process take turns: their interfaces have one address, on one fabric.
+fn turn() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn kind<T>(result: io::Result<T>) -> ErrorKind {
@@ -61,6 +68,7 @@ macro_rules! behaves_as_std {
 
             #[test]
             fn connections_carry_bytes_both_ways_and_end() {
+                let _turn = turn();
                 let (listen, connect, _) = $open;
                 let listener = listen(any_port()).unwrap();
                 let at = listener.local_addr().unwrap();
@@ -97,6 +105,7 @@ macro_rules! behaves_as_std {
 
             #[test]
             fn timeouts_and_nonblocking_calls_end_as_those_of_std() {
+                let _turn = turn();
                 let (listen, connect, _) = $open;
                 let listener = listen(any_port()).unwrap();
                 listener.set_nonblocking(true).unwrap();
@@ -127,6 +136,7 @@ macro_rules! behaves_as_std {
 
             #[test]
             fn a_port_without_a_listener_refuses() {
+                let _turn = turn();
                 let (listen, connect, _) = $open;
                 let at = listen(any_port()).unwrap().local_addr().unwrap();
                 assert_eq!(kind(connect(at)), ErrorKind::ConnectionRefused);
@@ -134,6 +144,7 @@ macro_rules! behaves_as_std {
 
             #[test]
             fn datagrams_reach_bound_and_connected_sockets() {
+                let _turn = turn();
                 let (.., bind) = $open;
                 let (one, other) = (bind(any_port()).unwrap(), bind(any_port()).unwrap());
                 let [from, to] = [&one, &other].map(|socket| socket.local_addr().unwrap());
@@ -172,6 +183,7 @@ macro_rules! behaves_as_std {
 
             #[test]
             fn options_of_datagram_sockets_have_the_defaults_and_limits_of_std() {
+                let _turn = turn();
                 let (.., bind) = $open;
                 let socket = bind(any_port()).unwrap();
                 assert_eq!((socket.ttl().unwrap(), socket.multicast_ttl_v4().unwrap()), (64, 1));
@@ -189,6 +201,7 @@ macro_rules! behaves_as_std {
 
             #[test]
             fn members_of_the_own_host_hear_a_sender() {
+                let _turn = turn();
                 let (.., bind) = $open;
                 let group = Ipv4Addr::new(239, 1, 2, 3);
                 let member = bind((Ipv4Addr::UNSPECIFIED, 0).into()).unwrap();
@@ -222,6 +235,7 @@ macro_rules! has_groups {
     ($name:ident, $interface:expr) => {
         #[test]
         fn $name() {
+            let _turn = turn();
             let ib0 = $interface;
             let group = Ipv4Addr::new(239, 1, 2, 3);
             let members: [_; 2] = std::array::from_fn(|_| {

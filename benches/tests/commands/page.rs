@@ -1,10 +1,11 @@
 //! The page of a run.
 
 use crate::browser;
-use crate::programs::{Folder, perf};
+use crate::programs::{self, Folder, perf};
 
 #[test]
 fn every_plot_of_a_page_shows_something_on_wide_and_on_narrow_screens() {
+    let _alone = programs::alone();
     let folder = Folder::new();
     let campaign = folder.write(
         "campaign.toml",

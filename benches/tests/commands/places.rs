@@ -2,8 +2,9 @@
 //! fabric's adapter and the ConnectX in software; its page, and what moved when a core is shared.
 
 use crate::browser;
-use crate::programs::{Folder, PERF, Server, printed};
+use crate::programs::{self, Folder, PERF, Server, printed};
 use pollux_node::fabric::Embedded;
+use std::fs;
 use std::process::Command;
 
 const CAMPAIGN: &str = "
@@ -34,9 +35,12 @@ const ROWS_OF_LATENCY: usize = 7;
 /// Three sweeps, the percentiles of each latency, and the rounds of each row.
 const PLOTS: usize = 3 + ROWS_OF_LATENCY + ROWS;
 
-/// Runs the campaign, twice: the second time both ends share a core. `client` is the command where
-/// the client runs.
+const TRIES: u32 = 4;
+
+/// Runs the campaign, and in pairs of which the second has both ends on one core. `client` is the
+/// command where the client runs.
 fn check(server: &Server, client: impl Fn() -> Command, device: &str) {
+    let _alone = programs::alone();
     let folder = Folder::new();
     let campaign = folder.write("campaign.toml", CAMPAIGN);
     let run = |name: &str, cores: &str| {
@@ -53,12 +57,18 @@ fn check(server: &Server, client: impl Fn() -> Command, device: &str) {
     };
     let alone = run("alone.json", "1,0");
     assert_eq!(diff(&alone, &alone), (true, format!("nothing moved, in {ROWS} rows\n")));
-    let shared = run("shared.json", "0,0");
-    let (is_well, moved) = diff(&alone, &shared);
-    assert!(!is_well, "{moved}");
-    for row in ["lat of verbs over rc, 64 bytes", "lat of tcp over rc, 64 bytes"] {
-        assert!(moved.contains(&format!("worse: {row}: ")), "{moved}");
-    }
+    // Where others take the cores, the first run is as slow as the second.
+    let is_seen = (0..TRIES).any(|_| {
+        let (alone, shared) = (run("again.json", "1,0"), run("shared.json", "0,0"));
+        let (is_well, moved) = diff(&alone, &shared);
+        println!("{moved}");
+        for path in [&alone, &shared] {
+            fs::remove_file(path).expect("it is there");
+        }
+        let rows = ["lat of verbs over rc, 64 bytes", "lat of tcp over rc, 64 bytes"];
+        !is_well && rows.iter().all(|row| moved.contains(&format!("worse: {row}: ")))
+    });
+    assert!(is_seen, "no slower on a shared core, in {TRIES} tries");
     let report = Command::new(PERF).args(["report", &alone]).output().expect("it runs");
     browser::check(&printed(&report), PLOTS);
 }

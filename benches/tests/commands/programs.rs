@@ -6,8 +6,16 @@ use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, ChildStderr, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 pub const PERF: &str = env!("CARGO_BIN_EXE_pollux-perf");
+
+/// Of the tests of this process, one that has this runs alone among those that ask for it: their
+/// figures depend on who has the cores.
+pub fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// A folder that is gone when dropped.
 pub struct Folder(pub PathBuf);
