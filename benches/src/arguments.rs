@@ -1,7 +1,8 @@
 //! The arguments of the command.
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use pollux_perf::plan::{Layer, MeasuredTransport, ProgramSockets, VerbsOp};
+use pollux_perf::plan::{Layer, MeasuredTransport, ProgramSockets};
+use pollux_perf::verbs_plan::VerbsOp;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -55,6 +56,8 @@ pub(crate) enum Action {
     IdleMemory,
 }
 
+const VERBS: &str = "Options of the layer verbs";
+
 /// The options of one measurement.
 #[derive(Args)]
 pub(crate) struct Measure {
@@ -67,7 +70,7 @@ pub(crate) struct Measure {
     pub(crate) transport: MeasuredTransport,
     /// What a message of the layer verbs is. Latencies of read and atomic are of the whole round
     /// trip, since the other end sends nothing back
-    #[arg(long, value_enum, default_value = "send")]
+    #[arg(long, value_enum, default_value = "send", help_heading = VERBS)]
     pub(crate) op: VerbsOp,
     /// Message size in bytes, or `sweep` for sizes from 1 byte to the maximum
     #[arg(long, short, value_name = "N|sweep", default_value = "64")]
@@ -77,8 +80,29 @@ pub(crate) struct Measure {
     pub(crate) all: bool,
     /// Send both ways at the same time, with bw and rate of the layer verbs; the messages of both
     /// ends count
-    #[arg(long, short)]
+    #[arg(long, short, help_heading = VERBS)]
     pub(crate) bidirectional: bool,
+    /// Queue pairs of each end, which messages use in turn
+    #[arg(long, short, value_name = "N", default_value = "1", help_heading = VERBS)]
+    pub(crate) qp: u16,
+    /// Messages of a queue pair that may be under way, with bw and rate [default: 256, or as many
+    /// as have a MiB together]
+    #[arg(long, short, value_name = "N", help_heading = VERBS)]
+    pub(crate) tx_depth: Option<u16>,
+    /// Messages that one call posts, with bw and rate [default: 32, from 4096 bytes on 4, and half
+    /// the depth at most]
+    #[arg(long, short = 'l', visible_alias = "post_list", value_name = "N", help_heading = VERBS)]
+    pub(crate) post_list: Option<u16>,
+    /// Messages for each completion of a sender, with bw and rate [default: those of a call]
+    #[arg(long, short = 'Q', value_name = "N", help_heading = VERBS)]
+    pub(crate) cq_mod: Option<u16>,
+    /// Send messages up to this length inline, in requests [default: 64 with lat, otherwise 0]
+    #[arg(long, short = 'I', visible_alias = "inline_size", value_name = "BYTES")]
+    #[arg(help_heading = VERBS)]
+    pub(crate) inline_size: Option<u16>,
+    /// Sleep until a completion instead of polling, at both ends
+    #[arg(long, short, help_heading = VERBS)]
+    pub(crate) events: bool,
     /// Device of the client: soft:PATH@NODE[:PORT] or mlx5_0[:PORT]; by default both ends use a
     /// software fabric of this process
     #[arg(long, short, visible_alias = "ib-dev", requires = "other_end")]
@@ -101,7 +125,8 @@ pub(crate) struct Measure {
     /// as rounds are wanted
     #[arg(long)]
     pub(crate) keep_disturbed: bool,
-    /// Send at a fixed rate of N messages/s; latency counts from the scheduled send time
+    /// Send N messages/s at fixed times, whether or not those before are answered or under way.
+    /// Latency counts from the scheduled send time; bw and rate say how late a message was sent
     #[arg(long, value_name = "N")]
     pub(crate) rate: Option<u32>,
     /// Let the server sleep between messages, in blocking calls: with --rate 100, what it costs to
@@ -160,7 +185,8 @@ tables of measurements. What lists have is measured with each other:
   rate = 100
   processes = true
 
-A table may also have sleep, bidirectional and unchecked.";
+A table may also have lists of qp, tx_depth, post_list, cq_mod and inline_size, and sleep, events,
+bidirectional and unchecked.";
 
 /// The options of `campaign`.
 #[derive(Args)]

@@ -23,7 +23,8 @@
 //! by datagram) are left out, but a table without any is an error.
 
 use crate::error::PerfError;
-use crate::plan::{Layer, MeasuredTransport, Plan, ProgramSockets, VerbsOp, What};
+use crate::plan::{Layer, MeasuredTransport, Plan, ProgramSockets, What};
+use crate::verbs_plan::{VerbsOp, VerbsPlan};
 use serde::Deserialize;
 use std::time::Duration;
 
@@ -62,6 +63,18 @@ struct Table {
     op: Vec<VerbsOp>,
     #[serde(default)]
     bidirectional: bool,
+    #[serde(default = "one")]
+    qp: Vec<u16>,
+    #[serde(default)]
+    tx_depth: Vec<u16>,
+    #[serde(default)]
+    post_list: Vec<u16>,
+    #[serde(default)]
+    cq_mod: Vec<u16>,
+    #[serde(default)]
+    inline_size: Vec<u16>,
+    #[serde(default)]
+    events: bool,
     #[serde(default = "cache_line")]
     size: Vec<u32>,
     /// Of programs at their defaults; without it, of those that poll.
@@ -98,6 +111,10 @@ fn rc() -> Vec<MeasuredTransport> {
 
 fn send() -> Vec<VerbsOp> {
     vec![VerbsOp::Send]
+}
+
+fn one() -> Vec<u16> {
+    vec![1]
 }
 
 fn cache_line() -> Vec<u32> {
@@ -141,40 +158,61 @@ impl Campaign {
     }
 
     fn combine(&self, table: &Table) -> Vec<Plan> {
-        let sockets: Vec<Option<ProgramSockets>> = match table.sockets.is_empty() {
-            true => vec![None],
-            false => table.sockets.iter().copied().map(Some).collect(),
-        };
         let devices = self
             .device
             .as_ref()
             .map(|device| [device.clone(), self.peer.clone().unwrap_or_default()]);
-        let mut plans = Vec::new();
-        for &what in &table.what {
-            for &layer in &table.layer {
-                for &transport in &table.transport {
-                    for (&op, &program) in
-                        table.op.iter().flat_map(|op| sockets.iter().map(move |it| (op, it)))
-                    {
-                        plans.extend(table.size.iter().map(|bytes| Plan {
-                            op,
-                            bidirectional: table.bidirectional,
-                            duration: Duration::from_secs_f64(self.duration),
-                            per_second: table.rate,
-                            sleeps: table.sleep,
-                            program,
-                            unchecked: table.unchecked,
-                            devices: devices.clone(),
-                            processes: table.processes,
-                            fifo: self.fifo,
-                            cores: self.cores,
-                            ..Plan::new(what, layer, transport, *bytes)
-                        }));
-                    }
-                }
-            }
-        }
+        let mut plans = vec![Plan {
+            duration: Duration::from_secs_f64(self.duration),
+            per_second: table.rate,
+            sleeps: table.sleep,
+            unchecked: table.unchecked,
+            devices,
+            processes: table.processes,
+            fifo: self.fifo,
+            cores: self.cores,
+            verbs: VerbsPlan {
+                bidirectional: table.bidirectional,
+                events: table.events,
+                ..VerbsPlan::SENDS
+            },
+            ..Plan::new(What::Lat, Layer::Verbs, MeasuredTransport::Rc, 64)
+        }];
+        each(&mut plans, &table.what, |plan, what| plan.what = what);
+        each(&mut plans, &table.layer, |plan, layer| plan.layer = layer);
+        each(&mut plans, &table.transport, |plan, transport| plan.transport = transport);
+        each(&mut plans, &table.op, |plan, op| plan.verbs.op = op);
+        let chosen = |list: &[u16]| list.iter().copied().map(Some).collect::<Vec<_>>();
+        each(&mut plans, &table.qp, |plan, qps| plan.verbs.qps = qps);
+        or_default(&mut plans, &chosen(&table.tx_depth), |plan, it| plan.verbs.depth = it);
+        or_default(&mut plans, &chosen(&table.post_list), |plan, it| plan.verbs.post_list = it);
+        or_default(&mut plans, &chosen(&table.cq_mod), |plan, it| {
+            plan.verbs.completion_every = it;
+        });
+        or_default(&mut plans, &chosen(&table.inline_size), |plan, it| {
+            plan.verbs.inline_bytes = it;
+        });
+        or_default(&mut plans, &table.sockets, |plan, sockets| plan.program = Some(sockets));
+        each(&mut plans, &table.size, |plan, bytes| plan.bytes = bytes);
         plans
+    }
+}
+
+/// Each plan with each value.
+fn each<T: Copy>(plans: &mut Vec<Plan>, values: &[T], set: impl Fn(&mut Plan, T)) {
+    let with = |plan: &Plan, value: T| {
+        let mut plan = plan.clone();
+        set(&mut plan, value);
+        plan
+    };
+    let all = plans.iter().flat_map(|plan| values.iter().map(|value| with(plan, *value)));
+    *plans = all.collect();
+}
+
+/// As [`each`]; without values, plans stay as they are.
+fn or_default<T: Copy>(plans: &mut Vec<Plan>, values: &[T], set: impl Fn(&mut Plan, T)) {
+    if !values.is_empty() {
+        each(plans, values, set);
     }
 }
 
@@ -201,6 +239,21 @@ mod tests {
             "bw of verbs over rc, 4096 bytes",
             "bw of verbs over ud, 64 bytes",
         ];
+        assert_eq!(names(text).expect("it is one"), expected);
+    }
+
+    #[test]
+    fn a_table_may_say_how_queue_pairs_are_used() {
+        let text = "[[measure]]\nwhat = [\"rate\"]\nqp = [1, 64]\ntx_depth = [16]\n\
+                    post_list = [1]\ncq_mod = [1, 4]\ninline_size = [64]\nevents = true\n\
+                    rate = 1000\n";
+        let expected = [
+            "rate of verbs over rc, 1000/s, depth 16, list 1, completion every 1",
+            "rate of verbs over rc, 1000/s, depth 16, list 1, completion every 4",
+            "rate of verbs over rc, 1000/s, 64 queue pairs, depth 16, list 1, completion every 1",
+            "rate of verbs over rc, 1000/s, 64 queue pairs, depth 16, list 1, completion every 4",
+        ];
+        let expected = expected.map(|one| format!("{one}, inline up to 64, by events, 64 bytes"));
         assert_eq!(names(text).expect("it is one"), expected);
     }
 

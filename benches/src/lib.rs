@@ -7,9 +7,10 @@
 //!    several measurements of a plan, [`campaign`]: of many plans from a file; [`stored`]: a run as
 //!    a file, [`mod@diff`]: what moved from one to another, [`report`]: as a page, a drawing, or
 //!    values for other programs;
-//! 2. [`verbs`], [`sockets`]: the layers; [`programs`]: sockets at their defaults; [`payload`]:
-//!    what messages carry, and how receivers check it; [`mod@echo`]: the engine without sockets;
-//!    [`bring_up`]: a subnet from cables to active ports; [`samples`]: histograms and rates;
+//! 2. [`verbs`], [`sockets`]: the layers; [`verbs_plan`]: how queue pairs are used; [`programs`]:
+//!    sockets at their defaults; [`payload`]: what messages carry, and how receivers check it;
+//!    [`mod@echo`]: the engine without sockets; [`bring_up`]: a subnet from cables to active ports;
+//!    [`samples`]: histograms, rates and schedules;
 //! 3. [`peers`]: programs of others, and [`machine`]: the limits of the cores, of which
 //!    [`controls`] stand beside every run; [`cpu`]: the cores that an end keeps busy;
 //! 4. [`isolation`]: latency with and without a storm of management; [`scaling`]: two workers
@@ -96,3 +97,4 @@ pub mod scaling;
 pub mod sockets;
 pub mod stored;
 pub mod verbs;
+pub mod verbs_plan;

@@ -32,6 +32,7 @@ use pollux_perf::rounds::{self, RoundsConfig, RoundsProgress};
 use pollux_perf::scaling;
 use pollux_perf::stored::StoredRun;
 use pollux_perf::verbs::bytes_per_connection;
+use pollux_perf::verbs_plan::VerbsPlan;
 use serde::Serialize;
 use serde_json::json;
 use std::error::Error;
@@ -107,8 +108,16 @@ fn run_measure(what: What, measure: &Measure) -> Result<(), Box<dyn Error>> {
         per_second: measure.rate,
         sleeps: measure.sleep,
         program: measure.sockets,
-        op: measure.op,
-        bidirectional: measure.bidirectional,
+        verbs: VerbsPlan {
+            op: measure.op,
+            bidirectional: measure.bidirectional,
+            qps: measure.qp,
+            depth: measure.tx_depth,
+            post_list: measure.post_list,
+            completion_every: measure.cq_mod,
+            inline_bytes: measure.inline_size,
+            events: measure.events,
+        },
         unchecked: measure.unchecked,
         devices: measure
             .device

@@ -11,7 +11,7 @@
 
 use crate::error::PerfError;
 use crate::exchange::Exchange;
-use crate::plan::{EndRole, Layer, Measured, MeasurementOutcome, Plan, ProgramSockets};
+use crate::plan::{EndRole, Layer, Measured, MeasurementOutcome, Plan, ProgramSockets, What};
 use crate::{programs, sockets, verbs};
 use pollux_node::fabric::Embedded;
 use std::ffi::OsStr;
@@ -24,7 +24,7 @@ pub fn run(plan: &Plan) -> Result<Measured, PerfError> {
     plan.check()?;
     let needs_fabric = plan.devices.is_none()
         && plan.program != Some(ProgramSockets::Kernel)
-        && (plan.layer != Layer::Verbs || plan.processes);
+        && (plan.layer != Layer::Verbs || plan.processes || plan.what == What::Connect);
     let fabric = needs_fabric.then(|| Embedded::start("single:2")).transpose()?;
     let devices = fabric.as_ref().map(|fabric| ["host1", "host2"].map(|host| fabric.port(host)));
     let plan = &Plan { devices: plan.devices.clone().or(devices), ..plan.clone() };
@@ -76,6 +76,10 @@ pub fn play(
     pin(plan, role);
     match (plan.program, plan.layer) {
         (Some(sockets), _) => programs::play(plan, role, sockets, exchange),
+        (None, Layer::Verbs) if plan.what == What::Connect => {
+            let opened = pollux_node::open(plan.device(role)?)?;
+            verbs::connection::play(plan, role, opened, exchange)
+        }
         (None, Layer::Verbs) => {
             let opened = pollux_node::open(plan.device(role)?)?;
             verbs::play(plan, role, opened.device, opened.port, exchange)

@@ -3,6 +3,7 @@
 use crate::disturbance::Disturbance;
 use crate::error::PerfError;
 use crate::samples::Latency;
+use crate::verbs_plan::{VerbsOp, VerbsPlan};
 use clap::ValueEnum;
 use pollux::Mode;
 use pollux_verbs::QpType;
@@ -68,23 +69,6 @@ impl MeasuredTransport {
     }
 }
 
-/// What a message between queue pairs is.
-#[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum, JsonSchema,
-)]
-#[serde(rename_all = "lowercase")]
-pub enum VerbsOp {
-    /// A send, into a receive of the other end.
-    #[default]
-    Send,
-    /// An RDMA write into the memory of the other end.
-    Write,
-    /// An RDMA read of the memory of the other end.
-    Read,
-    /// An atomic fetch-and-add on eight bytes of the other end.
-    Atomic,
-}
-
 /// Sockets of a program that makes blocking calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum, JsonSchema)]
 #[serde(rename_all = "lowercase")]
@@ -103,9 +87,8 @@ pub struct Plan {
     pub layer: Layer,
     pub transport: MeasuredTransport,
     /// Of the layer verbs.
-    pub op: VerbsOp,
-    /// Whether both ends send, with bw and rate of sends.
-    pub bidirectional: bool,
+    #[serde(flatten)]
+    pub verbs: VerbsPlan,
     /// Bytes of a message; for TCP, of a write.
     pub bytes: u32,
     /// Without the warm-up.
@@ -151,13 +134,12 @@ impl Plan {
         let duration = Duration::from_secs(1);
         let (per_second, program, devices, host, fifo) = (None, None, None, None, None);
         let (processes, sleeps, unchecked, cores) = (false, false, false, [0, 1]);
-        let (op, bidirectional) = (VerbsOp::Send, false);
+        let verbs = VerbsPlan::SENDS;
         Self {
             what,
             layer,
             transport,
-            op,
-            bidirectional,
+            verbs,
             bytes,
             duration,
             per_second,
@@ -193,7 +175,7 @@ impl Plan {
         if self.program.is_some() && (self.sleeps || !is_for_programs) {
             return refuse("--sockets is for lat and connect of --layer tcp, without --sleep");
         }
-        self.check_op()?;
+        self.check_verbs()?;
         let bytes_max = match (self.layer, self.transport) {
             (Layer::Verbs, MeasuredTransport::Ud) => 2048,
             (Layer::Verbs | Layer::Tcp, _) => MESSAGE_BYTES_MAX,
@@ -208,11 +190,14 @@ impl Plan {
             (What::Rate, Layer::Tcp) => {
                 refuse("TCP has no message boundaries to count; write bw instead")
             }
+            (What::Connect, Layer::Verbs) if self.transport == MeasuredTransport::Ud => {
+                refuse("datagrams have no connections; write --transport rc or uc")
+            }
             (What::Connect, Layer::Udp) => {
                 refuse("UDP has no connections; write --layer verbs or --layer tcp")
             }
-            (What::Bw | What::Rate | What::Connect, _) if self.per_second.is_some() => {
-                refuse("--rate applies to lat only")
+            (What::Connect, _) if self.per_second.is_some() => {
+                refuse("--rate is for lat, bw and rate")
             }
             _ if self.per_second == Some(0) => refuse("--rate has to be 1 or more"),
             _ => Ok(()),
@@ -221,12 +206,20 @@ impl Plan {
 }
 
 impl Plan {
-    fn check_op(&self) -> Result<(), PerfError> {
+    fn check_verbs(&self) -> Result<(), PerfError> {
         let refuse = |why: &str| Err(PerfError::Plan(why.into()));
-        let is_verbs = self.layer == Layer::Verbs && self.what != What::Connect;
-        match (self.op, self.transport) {
-            (VerbsOp::Send, _) => {}
-            _ if !is_verbs => return refuse("--op is for lat, bw and rate of --layer verbs"),
+        if self.layer != Layer::Verbs || self.what == What::Connect {
+            return match self.verbs == VerbsPlan::SENDS {
+                true => Ok(()),
+                false => refuse(
+                    "--op, --bidirectional, --qp, --tx-depth, --post-list, --cq-mod, \
+                     --inline-size and --events are for lat, bw and rate of --layer verbs",
+                ),
+            };
+        }
+        let is_stream = self.what != What::Lat;
+        self.verbs.check(self.bytes, is_stream)?;
+        match (self.verbs.op, self.transport) {
             (VerbsOp::Write, MeasuredTransport::Ud) => {
                 return refuse("datagrams cannot write; add --transport rc or uc");
             }
@@ -238,8 +231,8 @@ impl Plan {
             }
             _ => {}
         }
-        let is_stream = is_verbs && self.op == VerbsOp::Send && self.what != What::Lat;
-        match self.bidirectional && !is_stream {
+        let is_of_sends = is_stream && self.verbs.op == VerbsOp::Send;
+        match self.verbs.bidirectional && !is_of_sends {
             true => refuse("--bidirectional is for bw and rate of sends of --layer verbs"),
             false => Ok(()),
         }
@@ -247,15 +240,15 @@ impl Plan {
 
     /// Whether latencies are of whole round trips: the other end sends no message back.
     pub const fn is_of_whole_round_trips(&self) -> bool {
-        matches!(self.op, VerbsOp::Read | VerbsOp::Atomic)
+        matches!(self.verbs.op, VerbsOp::Read | VerbsOp::Atomic)
     }
 
     /// What is measured, without the size of messages.
     pub fn kind(&self) -> String {
         let text = |value: &dyn fmt::Debug| format!("{value:?}").to_lowercase();
         let [what, mut layer] = [text(&self.what), text(&self.layer)];
-        if self.op != VerbsOp::Send {
-            layer = format!("{layer} {}", text(&self.op));
+        if self.verbs.op != VerbsOp::Send {
+            layer = format!("{layer} {}", text(&self.verbs.op));
         }
         let by = match self.program {
             Some(program) => format!("{what} of {layer}, {} sockets", text(&program)),
@@ -265,8 +258,8 @@ impl Plan {
         let sleeps = if self.sleeps { ", server sleeps" } else { "" };
         let ends = if self.processes { ", processes" } else { "" };
         let unchecked = if self.unchecked { ", unchecked" } else { "" };
-        let both = if self.bidirectional { ", both ways" } else { "" };
-        format!("{by}{rate}{both}{sleeps}{ends}{unchecked}")
+        let verbs = &self.verbs;
+        format!("{by}{rate}{verbs}{sleeps}{ends}{unchecked}")
     }
 }
 
@@ -294,6 +287,9 @@ pub enum MeasurementOutcome {
         /// Includes the warm-up.
         sent: u64,
         lost: u64,
+        /// How late the sender was at most, of messages at fixed times.
+        #[serde(default)]
+        late_max_ns: Option<f64>,
     },
     Connections {
         per_second: f64,
@@ -325,7 +321,15 @@ impl MeasurementOutcome {
     pub fn one_way(plan: &Plan, per_second: f64, sent: u64, received: u64) -> Self {
         let lost = sent.saturating_sub(received);
         let per_second = per_second * received as f64 / sent.max(1) as f64;
-        Self::OneWay { per_second, bytes: plan.bytes, sent, lost }
+        Self::OneWay { per_second, bytes: plan.bytes, sent, lost, late_max_ns: None }
+    }
+
+    /// With how late a sender was at most, of messages at fixed times.
+    pub fn with_late(mut self, late: Option<Duration>) -> Self {
+        if let Self::OneWay { late_max_ns, .. } = &mut self {
+            *late_max_ns = late.map(|late| late.as_nanos() as f64);
+        }
+        self
     }
 
     /// `None` unless messages go in one direction.
@@ -353,7 +357,7 @@ mod tests {
         assert!(refusal(What::Bw, Layer::Udp, MeasuredTransport::Ud, 2017).contains("2016"));
         assert!(refusal(What::Rate, Layer::Tcp, MeasuredTransport::Rc, 64).contains("bw"));
         assert!(refusal(What::Connect, Layer::Udp, MeasuredTransport::Rc, 64).contains("tcp"));
-        let plan = Plan::new(What::Bw, Layer::Tcp, MeasuredTransport::Rc, 64);
+        let plan = Plan::new(What::Connect, Layer::Tcp, MeasuredTransport::Rc, 64);
         assert!(Plan { per_second: Some(9), ..plan }.check().is_err());
         let plan = Plan::new(What::Bw, Layer::Tcp, MeasuredTransport::Rc, 64);
         assert!(Plan { program: Some(ProgramSockets::Kernel), ..plan }.check().is_err());

@@ -160,13 +160,7 @@ impl fmt::Display for StoredRow {
         };
         let unit = &self.unit;
         match (plan.what, plan.layer) {
-            (What::Connect, Layer::Verbs) => {
-                return write!(
-                    f,
-                    "{estimate} queue pairs/s made, set up and destroyed; no packet is sent"
-                );
-            }
-            (What::Connect, _) if plan.program.is_none() => {}
+            (What::Connect, Layer::Tcp) if plan.program.is_none() => {}
             _ => write!(f, "{:>8} bytes  ", plan.bytes)?,
         }
         match plan.what {
@@ -245,5 +239,11 @@ fn losses(plan: &Plan, outcomes: &[Measured]) -> String {
     });
     let [sent, lost] = counts.fold([0; 2], |all, one| [all[0] + one[0], all[1] + one[1]]);
     let what = if plan.layer == Layer::Tcp { " bytes" } else { "" };
-    format!("{lost} of {sent}{what} lost")
+    let late = outcomes.iter().filter_map(|one| match one.outcome {
+        MeasurementOutcome::OneWay { late_max_ns, .. } => late_max_ns,
+        _ => None,
+    });
+    let late = late.reduce(f64::max);
+    let late = late.map(|late| format!(", sent {} us late at most", three_digits(late * 1e-3)));
+    format!("{lost} of {sent}{what} lost{}", late.unwrap_or_default())
 }

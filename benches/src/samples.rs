@@ -157,6 +157,43 @@ pub fn per_second(
     }
 }
 
+/// The times of a stream's messages.
+#[derive(Debug)]
+pub struct Schedule {
+    begun: Instant,
+    per_second: Option<f64>,
+    late_max: Duration,
+}
+
+impl Schedule {
+    /// Without a rate, any number is due at any time.
+    #[expect(clippy::disallowed_methods, reason = "this is what is measured")]
+    pub fn new(per_second: Option<u32>) -> Self {
+        let per_second = per_second.map(f64::from);
+        Self { begun: Instant::now(), per_second, late_max: Duration::ZERO }
+    }
+
+    /// How many more are due by now, after those that were sent.
+    pub fn due(&mut self, sent: u64) -> u64 {
+        self.per_second.map_or(u64::MAX, |rate| self.due_after(sent, rate, self.begun.elapsed()))
+    }
+
+    fn due_after(&mut self, sent: u64, rate: f64, elapsed: Duration) -> u64 {
+        // The first is due at the beginning.
+        let due = ((elapsed.as_secs_f64() * rate) as u64 + 1).saturating_sub(sent);
+        if due > 0 && elapsed > WARM_UP {
+            let late = elapsed.saturating_sub(Duration::from_secs_f64(sent as f64 / rate));
+            self.late_max = self.late_max.max(late);
+        }
+        due
+    }
+
+    /// How late a message was at most, since the warm-up; `None` without a rate.
+    pub fn late_max(&self) -> Option<Duration> {
+        self.per_second.map(|_| self.late_max)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -175,6 +212,24 @@ mod tests {
         let kept: Histogram<u64> =
             Deserializer::new().deserialize(&mut &kept[..]).expect("it is a histogram");
         assert_eq!(kept, round_trips);
+    }
+
+    #[test]
+    fn a_stream_that_was_held_up_sends_what_it_missed_and_says_how_late_it_was() {
+        let mut schedule = Schedule::new(Some(1000));
+        let mut sent = 0;
+        let mut after = |milliseconds: u64| {
+            let due = schedule.due_after(sent, 1000.0, Duration::from_millis(milliseconds));
+            sent += due;
+            (due, schedule.late_max())
+        };
+        assert_eq!(after(0), (1, Some(Duration::ZERO)));
+        assert_eq!(after(90), (90, Some(Duration::ZERO)), "in the warm-up");
+        assert_eq!(after(101), (11, Some(Duration::from_millis(10))));
+        assert_eq!(after(102), (1, Some(Duration::from_millis(10))));
+        assert_eq!(after(132), (30, Some(Duration::from_millis(29))));
+        assert_eq!((after(132).0, sent), (0, 133));
+        assert_eq!((Schedule::new(None).due(7), Schedule::new(None).late_max()), (u64::MAX, None));
     }
 
     #[test]

@@ -4,7 +4,7 @@ use crate::error::PerfError;
 use crate::exchange::Exchange;
 use crate::payload::{self, MessageStream, NumberedMessage, PayloadCheck};
 use crate::plan::{EndRole, Layer, MeasuredTransport, MeasurementOutcome, Plan, What};
-use crate::samples::{per_second, ping_pong};
+use crate::samples::{Schedule, per_second, ping_pong};
 use pollux::stack::{StackConfig, TcpConfig};
 use pollux::{Interface, Node, TcpListener, TcpStream, UdpSlot, UdpSocket};
 use std::io::{self, ErrorKind, Read, Write};
@@ -113,10 +113,11 @@ fn client_udp(
     if !plan.unchecked {
         payloads.iter_mut().for_each(|one| payload::prepare(&mut one[..], bytes));
     }
-    let mut sent = 0;
+    let (mut sent, mut schedule) = (0, Schedule::new(plan.per_second));
     let rate = per_second(plan.duration, || {
+        let due = schedule.due(sent).min(BATCH as u64) as usize;
         if !plan.unchecked {
-            for (message, number) in payloads.iter_mut().zip(sent..) {
+            for (message, number) in payloads[..due].iter_mut().zip(sent..) {
                 payload::write(&mut message[..], bytes, number);
             }
         }
@@ -124,14 +125,15 @@ fn client_udp(
         // Sending alone does not poll completions.
         let send = || {
             interface.step();
-            socket.send_batch(&batch)
+            if due == 0 { Ok(0) } else { socket.send_batch(&batch[..due]) }
         };
         let count = poll(send, || false)?.unwrap_or(0) as u64;
         sent += count;
         Ok(count)
     })?;
     exchange.send(&sent)?;
-    Ok(MeasurementOutcome::one_way(plan, rate, sent, exchange.receive()?))
+    let outcome = MeasurementOutcome::one_way(plan, rate, sent, exchange.receive()?);
+    Ok(outcome.with_late(schedule.late_max()))
 }
 
 /// Each request has a number, and is sent again after [`POLLS_IDLE`] empty polls.
@@ -273,8 +275,13 @@ fn client_tcp(
         }
         What::Bw | What::Rate => {
             let (mut sent, mut at) = (0, plan.bytes as usize);
+            let mut schedule = Schedule::new(plan.per_second);
             let rate = per_second(plan.duration, || {
                 if at == message.bytes.len() {
+                    if schedule.due(sent / u64::from(plan.bytes)) == 0 {
+                        interface.step();
+                        return Ok(0);
+                    }
                     message.renew();
                     at = 0;
                 }
@@ -289,7 +296,10 @@ fn client_tcp(
             let counted = read_exact(&mut stream, &mut received, || false)?;
             counted.ok_or(PerfError::OtherEnd("it closed the stream before the end".into()))?;
             let lost = sent.saturating_sub(u64::from_be_bytes(received));
-            Ok(MeasurementOutcome::OneWay { per_second: rate, bytes: 1, lost, sent })
+            let (per_second, late_max_ns) = (rate, None);
+            let outcome =
+                MeasurementOutcome::OneWay { per_second, bytes: 1, lost, sent, late_max_ns };
+            Ok(outcome.with_late(schedule.late_max()))
         }
     }
 }

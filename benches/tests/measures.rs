@@ -99,6 +99,53 @@ fn one_way_messages_are_counted_at_the_receiver() {
     }
 }
 
+/// All payloads are checked, so that a message in a wrong slot is an error.
+#[test]
+fn queue_pairs_are_used_as_it_is_said() {
+    if !has_cores("queue_pairs_are_used_as_it_is_said") {
+        return;
+    }
+    for how in [
+        "rate -q 7",
+        "rate -q 100 -c ud",
+        "rate -q 3 -b --processes",
+        "rate -t 1",
+        "rate -l 5 -Q 7 -t 16 -q 2",
+        "rate -I 64",
+        "bw -q 3 --op write -s 5000 -Q 1",
+        "bw -q 3 --op read -s 5000 -t 9 --processes",
+        "rate -q 3 --op atomic -s 8 -l 1",
+        "rate -e --processes",
+    ] {
+        let one_way = &outcome(how)["one_way"];
+        assert!(number(&one_way["per_second"]) > 0.0, "{how}: {one_way}");
+        if !how.contains("ud") {
+            assert_eq!(number(&one_way["lost"]), 0.0, "{how}: {one_way}");
+        }
+    }
+    for how in ["lat -q 7", "lat -q 3 -c ud -e", "lat -I 0", "lat -s 100 -I 188 --processes"] {
+        assert!(number(&outcome(how)["latency"]["samples"]) >= 1.0, "{how}");
+    }
+    for how in ["lat --op write -q 3", "lat --op write -q 3 --unchecked", "lat --op read -q 3"] {
+        assert!(number(&outcome(how)["latency"]["samples"]) >= 1.0, "{how}");
+    }
+}
+
+/// In an open loop the sender catches up, however late it is.
+#[test]
+fn a_stream_at_a_rate_has_as_many_messages_as_fell_due() {
+    if !has_cores("a_stream_at_a_rate_has_as_many_messages_as_fell_due") {
+        return;
+    }
+    for how in ["rate", "rate --layer udp", "rate -q 3 --op write", "bw --layer tcp --size 100"] {
+        let one_way = &outcome(&format!("{how} --rate 1000"))["one_way"];
+        let [sent, lost, late] = ["sent", "lost", "late_max_ns"].map(|key| number(&one_way[key]));
+        let bytes = if how.contains("tcp") { 100.0 } else { 1.0 };
+        // Those of the warm-up of 0.1 s, too.
+        assert!(sent / bytes >= 150.0 && lost == 0.0 && late >= 0.0, "{how}: {one_way}");
+    }
+}
+
 /// What is fetched and what is left in memory is checked at both ends.
 #[test]
 fn operations_on_the_memory_of_the_other_end_are_measured() {
@@ -143,10 +190,11 @@ fn connections_are_made_and_ended() {
     if !has_cores("connections_are_made_and_ended") {
         return;
     }
-    for layer in ["verbs", "tcp"] {
-        let report = outcome(&format!("connect --layer {layer}"));
-        let rate = report["connections"]["per_second"].as_f64();
-        assert!(rate.is_some_and(|rate| rate > 0.0), "{layer}: {report}");
+    for layer in ["verbs", "verbs -c uc", "verbs --processes --size 100000", "tcp"] {
+        let connections = &outcome(&format!("connect --layer {layer}"))["connections"];
+        assert!(number(&connections["per_second"]) > 0.0, "{layer}: {connections}");
+        let is_of_verbs = layer.starts_with("verbs");
+        assert_eq!(connections["first_ns"].is_f64(), is_of_verbs, "{layer}: {connections}");
     }
 }
 
@@ -256,6 +304,10 @@ fn an_impossible_measurement_is_refused_with_advice() {
     assert!(refusal("lat --op read -c ud").contains("only --transport rc can read"));
     assert!(refusal("lat --op write --layer tcp").contains("--layer verbs"));
     assert!(refusal("lat --bidirectional").contains("bw and rate of sends"));
+    assert!(refusal("rate -t 16 -l 16 -Q 16").contains("write a larger --tx-depth"));
+    assert!(refusal("lat -I 4000").contains("--inline-size: this adapter takes up to"));
+    assert!(refusal("connect -c ud").contains("datagrams have no connections"));
+    assert!(refusal("connect --rate 7").contains("--rate is for lat, bw and rate"));
     let nowhere = "lat --device soft:/nowhere/x@host1 --peer soft:/nowhere/x@host2";
     assert!(refusal(nowhere).contains("pollux fabric --socket /nowhere/x"));
 }

@@ -79,9 +79,9 @@
 //! 3. `control_thread`: the thread of the protocols; `control_requests`: the requests of sockets to
 //!    it; `clock`: the time of both; `yields`: whether a call that waits may yield its core;
 //!    `stand_in`: serves the sockets of an absent application; `admin`: `pollux show sockets`;
-//! 4. [`pinned`]: sockets for any thread, and several workers for one interface; `promise`: a value
-//!    of a thread for a task;
-//!    `hand_off`: packets steered between workers;
+//! 4. [`pinned`]: sockets for any thread, and several workers for one interface; `hand_off`:
+//!    packets steered between workers; `promise`: a value of a thread for a task; `wake_count`: a
+//!    waker of tests;
 //! 5. [`smoltcp`]: an interface as a device of smoltcp, whose packets wait in `arrivals`;
 //! 6. [`stack`]: the protocol logic, without I/O;
 //! 7. [`guide`]: pages for programs, without code.

@@ -4,9 +4,8 @@ use crate::judgement::Budget;
 use crate::null_router::ForwardPlan;
 use crate::pair::run;
 use crate::peers::{RunConfig, iperf3, l3fwd, opensm, sockperf, testpmd, ucx};
-use crate::plan::{
-    Layer, MeasuredTransport, MeasurementOutcome, Plan, ProgramSockets, VerbsOp, What,
-};
+use crate::plan::{Layer, MeasuredTransport, MeasurementOutcome, Plan, ProgramSockets, What};
+use crate::verbs_plan::{VerbsOp, VerbsPlan};
 use crate::{bring_up, forward, machine};
 use std::fmt;
 use std::process::Command;
@@ -75,7 +74,10 @@ pub const CASES: &[ComparisonCase] = &[
             budget: Budget::AtMost(1.5),
         }],
         reference: "ucx_perftest put_lat, uct, posix",
-        ours: |config| median_of(&Plan { op: VerbsOp::Write, ..verbs(config, What::Lat, 64) }),
+        ours: |config| {
+            let verbs_plan = VerbsPlan { op: VerbsOp::Write, ..VerbsPlan::SENDS };
+            median_of(&Plan { verbs: verbs_plan, ..verbs(config, What::Lat, 64) })
+        },
         peer: Some(|config| one(ucx::uct_lat(config, "put_lat", 64))),
     },
     ComparisonCase {

@@ -1,20 +1,18 @@
-//! The messages of an end in its memory: a slot for each that may be under way.
+//! The messages of an end in its memory: of each queue pair, a slot for each that may be under way.
 //!
 //! With checked payloads ([`crate::payload`]) a message has a slot of its own until it is done, in
 //! both directions. Otherwise all share the first, which stays in the caches, as with perftest.
+//!
+//! Messages are numbered by queue pair, since those of one arrive in order.
 
-use super::end::{GRH_BYTES, VerbsEnd};
+use super::end::{GRH_BYTES, PostedId, VerbsEnd};
 use crate::error::PerfError;
 use crate::payload::{self, MessageMemory, PayloadCheck};
-use crate::plan::{Plan, VerbsOp, What};
+use crate::plan::{Plan, What};
+use crate::verbs_plan::VerbsOp;
 use pollux_mem::Memory;
-use pollux_verbs::{Completion, Device, QpType, Sge};
+use pollux_verbs::{Completion, Device, QpType};
 
-/// Messages that may be under way, and posted receives, at most.
-const SENDS_MAX: usize = 256;
-const RECEIVES_MAX: usize = 512;
-/// Slots of one direction have this space, or that of two messages. More would not stay in caches.
-const BYTES_MAX: usize = 1 << 20;
 /// Looks at a message whose end is here, until all of it has to be.
 const LOOKS_MAX: u32 = 1_000_000;
 /// A slot begins on a cache line.
@@ -40,13 +38,24 @@ pub struct MessageBuffers {
     /// In front of a received message.
     header: usize,
     is_checked: bool,
+    /// Messages have their numbers.
+    is_numbered: bool,
     /// All messages share the first slot.
     is_shared: bool,
     stride: usize,
+    /// Slots of each queue pair for messages that it sends, and for those that it receives.
     sends: u64,
     receives: u64,
     /// The slots into which the other end writes, of those of receives.
     written: u64,
+    /// Receives that each queue pair has posted.
+    posted: u64,
+    /// By queue pair.
+    flows: Vec<FlowPayloads>,
+}
+
+#[derive(Clone, Copy)]
+struct FlowPayloads {
     /// The number of the next message.
     next: u64,
     check: PayloadCheck,
@@ -58,34 +67,45 @@ impl MessageBuffers {
         let is_datagram = plan.transport.qp_type() == QpType::Ud;
         let header = if is_datagram { GRH_BYTES as usize } else { 0 };
         let stride = (bytes + GRH_BYTES as usize).next_multiple_of(ALIGNED_TO);
-        let slots =
-            |most: usize| if plan.unchecked { 2 } else { (BYTES_MAX / stride).clamp(2, most) };
-        let (sends, receives) = (slots(SENDS_MAX), slots(RECEIVES_MAX));
-        let is_shared = plan.unchecked && plan.op == VerbsOp::Send;
-        let all = if is_shared { 1 } else { sends + receives };
-        let all = (all * stride).next_multiple_of(4096);
+        let depth = u64::from(plan.verbs.depth(plan.bytes));
+        let (sends, receives) = if plan.unchecked { (2, 2) } else { (depth, 2 * depth) };
+        let is_shared = plan.unchecked && plan.verbs.op == VerbsOp::Send;
+        // Of a latency, the other end waits for what is written.
+        let is_numbered = match plan.verbs.op {
+            VerbsOp::Send => !plan.unchecked,
+            VerbsOp::Write => !plan.unchecked || plan.what == What::Lat,
+            VerbsOp::Read | VerbsOp::Atomic => false,
+        };
+        // The first message that is waited for is not 0, which memory looks like before.
+        let first = u64::from(plan.what == What::Lat && plan.verbs.op == VerbsOp::Write);
+        let qps = usize::from(plan.verbs.qps);
+        let slots = if is_shared { 1 } else { (sends + receives) as usize * qps };
+        let all = (slots * stride).next_multiple_of(4096);
         // Another process can only read shared memory.
         let memory = if plan.processes { Memory::shared(all) } else { Memory::private(all) };
-        let no_memory = |error| PerfError::Plan(format!("no memory for messages: {error}"));
+        let no_memory =
+            |error| PerfError::Plan(format!("no memory for {all} bytes of messages: {error}"));
         let buffers = Self {
             memory: memory.map_err(no_memory)?,
             bytes,
             header,
             is_checked: !plan.unchecked,
+            is_numbered,
             is_shared,
             stride,
-            sends: sends as u64,
-            receives: receives as u64,
+            sends,
+            receives,
             // A message that is waited for differs from the one before in the same slot.
-            written: if plan.what == What::Lat { 2 } else { receives as u64 },
-            next: 0,
-            check: PayloadCheck::default(),
+            written: if plan.what == What::Lat { 2 } else { receives },
+            posted: 2 * depth,
+            flows: vec![FlowPayloads { next: first, check: PayloadCheck::default() }; qps],
         };
         if !is_shared {
-            for number in 0..buffers.sends {
-                payload::prepare(&mut buffers.part(buffers.send_at(number)), bytes);
+            for (qp, number) in (0..qps).flat_map(|qp| (0..sends).map(move |number| (qp, number))) {
+                let mut message = buffers.part(buffers.send_at(qp, number));
+                payload::prepare(&mut message, bytes);
                 // What the other end reads.
-                payload::write(&mut buffers.part(buffers.send_at(number)), bytes, number);
+                payload::write(&mut message, bytes, number);
             }
         }
         Ok(buffers)
@@ -95,149 +115,127 @@ impl MessageBuffers {
         Part(&self.memory, at)
     }
 
-    /// Messages that may be under way; they are sent in batches of which one completion tells.
-    pub fn window(&self) -> u64 {
-        if self.is_checked { self.sends } else { SENDS_MAX as u64 }
+    /// Messages with a wrong payload.
+    pub fn wrong(&self) -> u64 {
+        self.flows.iter().map(|flow| flow.check.wrong).sum()
     }
 
-    /// Messages with a wrong payload.
-    pub const fn wrong(&self) -> u64 {
-        self.check.wrong
+    fn slot(&self, qp: usize, slot: u64) -> usize {
+        let first = qp * (self.sends + self.receives) as usize;
+        if self.is_shared { 0 } else { (first + slot as usize) * self.stride }
     }
 
     /// The offset of the message with a number, to send or to be read.
-    pub fn send_at(&self, number: u64) -> usize {
-        if self.is_shared { 0 } else { (number % self.sends) as usize * self.stride }
+    pub fn send_at(&self, qp: usize, number: u64) -> usize {
+        self.slot(qp, number % self.sends)
     }
 
     /// The offset of a message that is received, or that is read.
-    pub fn receive_at(&self, slot: u64) -> usize {
-        let slot = (self.sends + slot % self.receives) as usize;
-        if self.is_shared { 0 } else { slot * self.stride }
+    pub fn receive_at(&self, qp: usize, slot: u64) -> usize {
+        self.slot(qp, self.sends + slot % self.receives)
     }
 
     /// The offset of a message that the other end writes.
-    pub fn written_at(&self, number: u64) -> usize {
-        self.receive_at(number % self.written)
+    pub fn written_at(&self, qp: usize, number: u64) -> usize {
+        self.receive_at(qp, number % self.written)
     }
 
     /// Posts all receives.
     pub fn post<D: Device + ?Sized>(&self, end: &mut VerbsEnd<D>) -> Result<(), PerfError> {
-        let receives = if self.is_shared { RECEIVES_MAX as u64 } else { self.receives };
-        (0..receives).try_for_each(|slot| self.receive(end, slot))
+        let all = (0..self.flows.len()).flat_map(|qp| (0..self.posted).map(move |slot| (qp, slot)));
+        all.into_iter().try_for_each(|(qp, slot)| {
+            self.receive(end, PostedId { qp: qp as u32, number: slot as u32 })
+        })
     }
 
     /// Posts a receive, for a slot whose message is done.
     pub fn receive<D: Device + ?Sized>(
         &self,
         end: &mut VerbsEnd<D>,
-        slot: u64,
+        id: PostedId,
     ) -> Result<(), PerfError> {
-        end.recv_at(slot, self.receive_at(slot), (self.header + self.bytes) as u32)
+        let at = self.receive_at(id.qp as usize, id.number.into());
+        end.recv_at(id, at, (self.header + self.bytes) as u32)
     }
 
-    /// Writes the message with a number; returns its offset.
-    pub fn write(&mut self, number: u64) -> usize {
-        let at = self.send_at(number);
-        payload::write(&mut self.part(at), self.bytes, number);
-        at
-    }
-
-    /// Writes the next message for a request that the caller posts.
-    pub fn next_sge<D: Device + ?Sized>(&mut self, end: &VerbsEnd<D>) -> Sge {
-        let number = self.next;
-        self.next += 1;
-        let at = if self.is_checked { self.write(number) } else { 0 };
-        end.sge(at, self.bytes as u32)
-    }
-
-    /// Sends the next message; returns its number.
-    pub fn send<D: Device + ?Sized>(&mut self, end: &mut VerbsEnd<D>) -> Result<u64, PerfError> {
-        let number = self.next;
-        self.next += 1;
-        match self.is_checked {
-            true => {
-                let at = self.write(number);
-                end.send_from(&self.memory, at, self.bytes as u32)?;
-            }
-            false => end.send(self.bytes as u32)?,
+    /// The number of the next message of a queue pair, and its offset.
+    pub fn next(&mut self, qp: usize) -> (u64, usize) {
+        let number = self.flows[qp].next;
+        self.flows[qp].next += 1;
+        let at = self.send_at(qp, number);
+        if self.is_numbered {
+            payload::write(&mut self.part(at), self.bytes, number);
         }
-        Ok(number)
+        (number, at)
     }
 
-    /// Sends a message that was received.
-    pub fn send_back<D: Device + ?Sized>(
-        &self,
-        end: &mut VerbsEnd<D>,
-        received: &Completion,
-    ) -> Result<(), PerfError> {
-        match self.is_checked {
-            true => {
-                let at = self.receive_at(received.id) + self.header;
-                end.send_from(&self.memory, at, self.bytes as u32)
-            }
-            false => end.send(self.bytes as u32),
-        }
+    /// The offset of the message in a slot of received ones.
+    pub fn received_at(&self, id: PostedId) -> usize {
+        self.receive_at(id.qp as usize, id.number.into()) + self.header
     }
 
-    /// Checks a message: the next one, or that with a number.
+    /// Checks a message: the next one of its queue pair, or that with a number.
     pub fn check(&mut self, received: &Completion, number: Option<u64>) {
         if self.is_checked {
-            let message = Part(&self.memory, self.receive_at(received.id) + self.header);
+            let id = PostedId::from(received.id);
+            let message = Part(&self.memory, self.received_at(id));
+            let check = &mut self.flows[id.qp as usize].check;
             match number {
-                _ if received.bytes as usize != self.header + self.bytes => self.check.wrong += 1,
-                Some(number) => self.check.check_is(&message, self.bytes, number),
-                None => self.check.check(&message, self.bytes),
+                _ if received.bytes as usize != self.header + self.bytes => check.wrong += 1,
+                Some(number) => check.check_is(&message, self.bytes, number),
+                None => check.check(&message, self.bytes),
             }
         }
     }
 
     /// Checks the message with a number at an offset.
-    fn check_at(&mut self, at: usize, number: u64) {
+    fn check_at(&mut self, qp: usize, at: usize, number: u64) {
         if self.is_checked {
-            self.check.check_is(&Part(&self.memory, at), self.bytes, number);
+            self.flows[qp].check.check_is(&Part(&self.memory, at), self.bytes, number);
         }
     }
 
     /// Whether the end of the message with a number is here.
-    pub fn has_arrived(&self, number: u64) -> bool {
-        payload::has_end(&self.part(self.written_at(number)), self.bytes, number)
+    pub fn has_arrived(&self, qp: usize, number: u64) -> bool {
+        payload::has_end(&self.part(self.written_at(qp, number)), self.bytes, number)
     }
 
     /// Checks a message whose end has arrived. Other parts of it may become visible later (IBA
     /// 9.5, o9-20), so there is a time for that.
-    pub fn check_arrived(&mut self, number: u64) {
-        let at = self.written_at(number);
+    pub fn check_arrived(&mut self, qp: usize, number: u64) {
+        let at = self.written_at(qp, number);
         let is_here = |_: &u32| payload::is_whole(&Part(&self.memory, at), self.bytes, number);
         if self.is_checked && !(0..LOOKS_MAX).any(|look| is_here(&look)) {
-            self.check.wrong += 1;
+            self.flows[qp].check.wrong += 1;
         }
     }
 
     /// Checks what a read or an atomic has fetched.
-    pub fn check_fetched(&mut self, op: VerbsOp, number: u64) {
+    pub fn check_fetched(&mut self, op: VerbsOp, qp: usize, number: u64) {
         match op {
             VerbsOp::Send | VerbsOp::Write => {}
-            VerbsOp::Read => self.check_at(self.receive_at(number), number % self.sends),
+            VerbsOp::Read => {
+                self.check_at(qp, self.receive_at(qp, number), number % self.sends);
+            }
             VerbsOp::Atomic => {
-                let fetched = self.number_at(self.send_at(number));
-                self.check.wrong += u64::from(self.is_checked && fetched != number);
+                let fetched = self.number_at(self.send_at(qp, number));
+                self.flows[qp].check.wrong += u64::from(self.is_checked && fetched != number);
             }
         }
     }
 
-    /// Checks what so many writes or atomics have left here.
-    pub fn check_written(&mut self, op: VerbsOp, done: u64) {
+    /// Checks what so many writes or atomics of a queue pair have left here.
+    pub fn check_written(&mut self, op: VerbsOp, qp: usize, done: u64) {
         match op {
             VerbsOp::Send | VerbsOp::Read => {}
             VerbsOp::Write => {
                 for number in done.saturating_sub(self.written)..done {
-                    self.check_at(self.written_at(number), number);
+                    self.check_at(qp, self.written_at(qp, number), number);
                 }
             }
             VerbsOp::Atomic => {
-                let counted = self.number_at(self.receive_at(0));
-                self.check.wrong += u64::from(self.is_checked && counted != done);
+                let counted = self.number_at(self.receive_at(qp, 0));
+                self.flows[qp].check.wrong += u64::from(self.is_checked && counted != done);
             }
         }
     }

@@ -13,17 +13,21 @@ use pollux_wire::psn::Psn;
 use pollux_wire::units::{Mtu, TimeCode};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 pub const BYTES: usize = 8 << 20;
 /// Bytes of the GRH, in front of the payload of a datagram.
 pub const GRH_BYTES: u32 = 40;
-/// Outstanding requests in each direction.
+/// Outstanding requests in each direction, by default.
 const REQUESTS_MAX: u32 = 1024;
-/// Messages up to this length go inline.
+/// Messages up to this length go inline, by default.
 pub const INLINE_BYTES: u32 = 64;
+/// The longest message that can.
+const INLINE_BYTES_MAX: usize = 1024;
 /// Empty polls before the core is yielded: the other end may share it.
 const POLLS_AWAKE: u32 = 20_000;
+/// The longest sleep until a completion.
+const SLEEP_MAX: Duration = Duration::from_millis(50);
 
 #[derive(Clone, Copy, Debug)]
 pub struct VerbsEndSetup {
@@ -31,12 +35,45 @@ pub struct VerbsEndSetup {
     /// The nth queue pair of one end is connected to the nth of the other.
     pub qps: usize,
     pub has_srq: bool,
+    /// Outstanding sends and receives of a queue pair.
+    pub requests: [u32; 2],
+    pub inline_bytes: u32,
+    /// Whether an end without completions sleeps.
+    pub sleeps: bool,
 }
 
 impl VerbsEndSetup {
     /// One queue pair, with a receive queue of its own.
     pub const fn of(qp_type: QpType) -> Self {
-        Self { qp_type, qps: 1, has_srq: false }
+        let requests = [REQUESTS_MAX; 2];
+        let (inline_bytes, sleeps) = (INLINE_BYTES, false);
+        Self { qp_type, qps: 1, has_srq: false, requests, inline_bytes, sleeps }
+    }
+}
+
+/// The ID of a request: its queue pair, and a number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PostedId {
+    pub qp: u32,
+    pub number: u32,
+}
+
+impl From<PostedId> for u64 {
+    fn from(id: PostedId) -> Self {
+        Self::from(id.qp) << 32 | Self::from(id.number)
+    }
+}
+
+impl PostedId {
+    /// That of a request which completes for itself alone.
+    pub fn one(qp: usize) -> u64 {
+        Self { qp: qp as u32, number: 1 }.into()
+    }
+}
+
+impl From<u64> for PostedId {
+    fn from(id: u64) -> Self {
+        Self { qp: (id >> 32) as u32, number: id as u32 }
     }
 }
 
@@ -50,6 +87,14 @@ pub struct EndAddress {
 }
 
 impl EndAddress {
+    pub const fn lid(&self) -> Lid {
+        Lid(self.lid)
+    }
+
+    pub const fn gid(&self) -> Gid {
+        Gid::new(self.gid.0, Guid(self.gid.1))
+    }
+
     /// An offset of its memory.
     pub const fn remote(&self, at: usize) -> Remote {
         Remote { address: self.memory.0 + at as u64, rkey: RKey(self.memory.1) }
@@ -66,9 +111,9 @@ pub struct VerbsEnd<D: Device + ?Sized = dyn Device + Send> {
     pd: Pd,
     port: u8,
     srq: Option<Srq>,
-    qp_type: QpType,
-    /// The destination of datagrams.
-    to: Option<(Ah, Qpn)>,
+    setup: VerbsEndSetup,
+    /// The destinations of datagrams, by queue pair.
+    to: Vec<(Ah, Qpn)>,
 }
 
 /// With `packets_only`, all messages are sent as packets with CRCs, without message bypass.
@@ -95,17 +140,25 @@ impl<D: Device + ?Sized> VerbsEnd<D> {
         memory: &Memory,
         setup: &VerbsEndSetup,
     ) -> Result<Self, PerfError> {
+        let inline_max = device.attributes().limits.inline_bytes_max;
+        if setup.inline_bytes > inline_max {
+            let why = format!("--inline-size: this adapter takes up to {inline_max} bytes inline");
+            return Err(PerfError::Plan(why));
+        }
         let pd = device.create_pd()?;
-        let cq = device.create_cq(4 * REQUESTS_MAX)?;
+        let completions = match setup.has_srq {
+            true => 0,
+            false => setup.requests.iter().sum::<u32>() * setup.qps as u32,
+        };
+        let cq = device.create_cq(completions.max(4 * REQUESTS_MAX))?;
         while device.port(port)?.state != PortState::ACTIVE {
             device.poll(cq, &mut [Completion::NOTHING])?;
             std::thread::yield_now();
         }
         let region = device.register(pd, memory, Access::ALL)?;
         let srq = setup.has_srq.then(|| device.create_srq(pd, REQUESTS_MAX, 1)).transpose()?;
-        let qp_type = setup.qp_type;
-        let mut end =
-            Self { device, cq, qps: Vec::new(), region, pd, port, srq, qp_type, to: None };
+        let (qps, to, setup) = (Vec::new(), Vec::new(), *setup);
+        let mut end = Self { device, cq, qps, region, pd, port, srq, setup, to };
         for _ in 0..setup.qps {
             let qp = end.create_qp()?;
             end.qps.push(qp);
@@ -116,16 +169,16 @@ impl<D: Device + ?Sized> VerbsEnd<D> {
     /// The new queue pair is in state RESET.
     pub fn create_qp(&mut self) -> Result<Qp, PerfError> {
         Ok(self.device.create_qp(&QpInit {
-            qp_type: self.qp_type,
+            qp_type: self.setup.qp_type,
             pd: self.pd,
             send_cq: self.cq,
             recv_cq: self.cq,
             srq: self.srq,
-            send_requests_max: REQUESTS_MAX,
-            recv_requests_max: REQUESTS_MAX,
+            send_requests_max: self.setup.requests[0],
+            recv_requests_max: self.setup.requests[1],
             send_sges_max: 1,
             recv_sges_max: 1,
-            inline_bytes_max: INLINE_BYTES,
+            inline_bytes_max: self.setup.inline_bytes,
             signal_all: false,
         })?)
     }
@@ -146,24 +199,23 @@ impl<D: Device + ?Sized> VerbsEnd<D> {
         for (qp, qpn) in self.qps.clone().into_iter().zip(&other.qpns) {
             self.connect_qp(qp, Qpn(*qpn), path)?;
         }
-        let first = other.qpns.first().filter(|_| self.qp_type == QpType::Ud);
-        if let Some(qpn) = first {
-            self.to = Some((self.device.create_ah(self.pd, &path)?, Qpn(*qpn)));
+        if self.setup.qp_type == QpType::Ud {
+            let ah = self.device.create_ah(self.pd, &path)?;
+            self.to = other.qpns.iter().map(|qpn| (ah, Qpn(*qpn))).collect();
         }
         Ok(())
     }
 
     /// The path to the other end: by LID in a subnet, by GID elsewhere.
     pub fn path_to(&self, other: &EndAddress) -> AddressVector {
-        let dgid = Gid::new(other.gid.0, Guid(other.gid.1));
-        let grh = GlobalRoute::to(dgid, 64);
+        let grh = GlobalRoute::to(other.gid(), 64);
         let grh = (!self.device.attributes().can.subnet).then_some(grh);
-        AddressVector { dlid: Lid(other.lid), port: self.port, grh, ..AddressVector::default() }
+        AddressVector { dlid: other.lid(), port: self.port, grh, ..AddressVector::default() }
     }
 
-    /// Modifies a queue pair to RTS.
-    pub fn connect_qp(&mut self, qp: Qp, to: Qpn, path: AddressVector) -> Result<(), PerfError> {
-        let (rc, ud) = (self.qp_type == QpType::Rc, self.qp_type == QpType::Ud);
+    /// Modifies a new queue pair to INIT.
+    pub fn initialize(&mut self, qp: Qp) -> Result<(), PerfError> {
+        let ud = self.setup.qp_type == QpType::Ud;
         let init = QpAttributes {
             state: Some(QpState::Init),
             pkey_index: Some(0),
@@ -172,6 +224,14 @@ impl<D: Device + ?Sized> VerbsEnd<D> {
             qkey: ud.then_some(QKey(1)),
             ..QpAttributes::default()
         };
+        Ok(self.device.modify_qp(qp, &init)?)
+    }
+
+    /// Modifies a new queue pair to RTS.
+    pub fn connect_qp(&mut self, qp: Qp, to: Qpn, path: AddressVector) -> Result<(), PerfError> {
+        self.initialize(qp)?;
+        let qp_type = self.setup.qp_type;
+        let (rc, ud) = (qp_type == QpType::Rc, qp_type == QpType::Ud);
         let mtu = self.device.port(self.port)?.mtu;
         let rtr = QpAttributes {
             state: Some(QpState::Rtr),
@@ -192,7 +252,7 @@ impl<D: Device + ?Sized> VerbsEnd<D> {
             initiator_depth: rc.then_some(4),
             ..QpAttributes::default()
         };
-        for change in [init, rtr, rts] {
+        for change in [rtr, rts] {
             self.device.modify_qp(qp, &change)?;
         }
         Ok(())
@@ -204,49 +264,83 @@ impl<D: Device + ?Sized> VerbsEnd<D> {
     }
 
     pub fn recv(&mut self, bytes: u32) -> Result<(), PerfError> {
-        self.recv_at(0, 0, bytes)
+        self.recv_at(PostedId { qp: 0, number: 0 }, 0, bytes)
     }
 
-    /// Posts a receive with a number, into the memory at an offset.
-    pub fn recv_at(&mut self, id: u64, at: usize, bytes: u32) -> Result<(), PerfError> {
+    /// Posts a receive with an ID to its queue pair, into the memory at an offset.
+    pub fn recv_at(&mut self, id: PostedId, at: usize, bytes: u32) -> Result<(), PerfError> {
         let sge = [self.sge(at, bytes)];
-        let request = [RecvRequest { id, sges: &sge }];
+        let request = [RecvRequest { id: id.into(), sges: &sge }];
         match self.srq {
             Some(srq) => self.device.post_srq_recv(srq, &request)?,
-            None => self.device.post_recv(self.qps[0], &request)?,
+            None => self.device.post_recv(self.qps[id.qp as usize], &request)?,
         }
         Ok(())
     }
 
-    /// Sends a message of this length; inline up to [`INLINE_BYTES`].
+    /// Sends a message of this length on the first queue pair; inline if it is short.
     pub fn send(&mut self, bytes: u32) -> Result<(), PerfError> {
         let sge = [self.sge(0, bytes)];
-        self.send_data(match bytes {
-            0..=INLINE_BYTES => Data::Inline(&[7; INLINE_BYTES as usize][..bytes as usize]),
-            _ => Data::Sges(&sge),
-        })
-    }
-
-    /// Sends the message at an offset of the end's memory; inline up to [`INLINE_BYTES`].
-    pub fn send_from(&mut self, memory: &Memory, at: usize, bytes: u32) -> Result<(), PerfError> {
-        if bytes > INLINE_BYTES {
-            return self.send_data(Data::Sges(&[self.sge(at, bytes)]));
-        }
-        let mut message = [0; INLINE_BYTES as usize];
-        let message = &mut message[..bytes as usize];
-        assert!(memory.read(at, message), "messages are within the memory");
-        self.send_data(Data::Inline(message))
-    }
-
-    fn send_data(&mut self, data: Data<'_>) -> Result<(), PerfError> {
-        let request = SendRequest { id: 0, op: self.op(), flags: SendFlags::NONE, data };
+        let data = match bytes <= INLINE_BYTES {
+            true => Data::Inline(&[7; INLINE_BYTES as usize][..bytes as usize]),
+            false => Data::Sges(&sge),
+        };
+        let request = SendRequest { id: 0, op: self.op(0), flags: SendFlags::NONE, data };
         Ok(self.device.post_send(self.qps[0], &[request])?)
     }
 
-    /// The operation that sends a message to the other end.
-    pub fn op(&self) -> SendOp {
+    /// Posts a request for bytes at an offset of the end's memory; inline if they are few.
+    pub fn post_from(
+        &mut self,
+        (qp, op, flags): (usize, SendOp, SendFlags),
+        memory: &Memory,
+        (at, bytes): (usize, u32),
+    ) -> Result<(), PerfError> {
+        if self.is_inline(op, bytes) {
+            return match bytes <= INLINE_BYTES {
+                true => self.post_inline::<{ INLINE_BYTES as usize }>(
+                    (qp, op, flags),
+                    memory,
+                    at,
+                    bytes,
+                ),
+                false => self.post_inline::<INLINE_BYTES_MAX>((qp, op, flags), memory, at, bytes),
+            };
+        }
+        self.post_data((qp, op, flags), Data::Sges(&[self.sge(at, bytes)]))
+    }
+
+    fn post_inline<const MOST: usize>(
+        &mut self,
+        what: (usize, SendOp, SendFlags),
+        memory: &Memory,
+        at: usize,
+        bytes: u32,
+    ) -> Result<(), PerfError> {
+        let mut message = [0; MOST];
+        let message = &mut message[..bytes as usize];
+        assert!(memory.read(at, message), "messages are within the memory");
+        self.post_data(what, Data::Inline(message))
+    }
+
+    fn post_data(
+        &mut self,
+        (qp, op, flags): (usize, SendOp, SendFlags),
+        data: Data<'_>,
+    ) -> Result<(), PerfError> {
+        let request = SendRequest { id: PostedId::one(qp), op, flags, data };
+        Ok(self.device.post_send(self.qps[qp], &[request])?)
+    }
+
+    pub const fn is_inline(&self, op: SendOp, bytes: u32) -> bool {
+        bytes <= self.setup.inline_bytes
+            && matches!(op, SendOp::Send | SendOp::Datagram(_) | SendOp::Write(_))
+    }
+
+    /// The operation that sends a message of a queue pair to the other end.
+    pub fn op(&self, qp: usize) -> SendOp {
         let destination = |(ah, qpn)| Destination { ah, qpn, qkey: QKey(1) };
-        self.to.map_or(SendOp::Send, |to| SendOp::Datagram(destination(to)))
+        self.to.get(qp).map_or(SendOp::Send, |to| SendOp::Datagram(destination(*to)))
     }
 
     /// Returns the number of completions. A failed request is an error.
@@ -259,6 +353,28 @@ impl<D: Device + ?Sized> VerbsEnd<D> {
         }
     }
 
+    /// As [`VerbsEnd::poll`]; without completions, sleeps until the next one, or for a while.
+    pub fn poll_or_sleep(&mut self, out: &mut [Completion]) -> Result<usize, PerfError> {
+        let count = self.poll(out)?;
+        if count > 0 || !self.setup.sleeps {
+            return Ok(count);
+        }
+        self.device.arm(self.cq, Arm::Any)?;
+        match self.poll(out)? {
+            0 => {
+                self.device.wait(SLEEP_MAX)?;
+                self.poll(out)
+            }
+            count => Ok(count),
+        }
+    }
+
+    /// How many of [`VerbsEnd::poll_or_sleep`] without a completion are a reason to look at
+    /// something else, of `polls` without a sleep.
+    pub const fn idle_polls(&self, polls: u32) -> u32 {
+        if self.setup.sleeps { 1 } else { polls }
+    }
+
     /// Waits for a message; `None` if `is_over` is true before it arrives.
     pub fn wait(
         &mut self,
@@ -266,10 +382,10 @@ impl<D: Device + ?Sized> VerbsEnd<D> {
     ) -> Result<Option<Completion>, PerfError> {
         let mut out = [Completion::NOTHING];
         for poll in 1u32.. {
-            if self.poll(&mut out)? == 1 && out[0].kind.is_recv() {
+            if self.poll_or_sleep(&mut out)? == 1 && out[0].kind.is_recv() {
                 return Ok(Some(out[0]));
             }
-            if poll.is_multiple_of(POLLS_AWAKE) {
+            if self.setup.sleeps || poll.is_multiple_of(POLLS_AWAKE) {
                 std::thread::yield_now();
                 if is_over() {
                     break;

@@ -1,28 +1,30 @@
 //! Layer `verbs`: messages between queue pairs of two adapters.
 
 mod buffers;
+pub mod connection;
 pub mod end;
 mod one_sided;
-mod two_way;
+mod stream;
 
 use crate::error::PerfError;
 use crate::exchange::Exchange;
-use crate::plan::{EndRole, MeasurementOutcome, Plan, VerbsOp, What};
-use crate::samples::{per_second, ping_pong};
+use crate::plan::{EndRole, MeasurementOutcome, Plan, What};
+use crate::samples::ping_pong;
+use crate::verbs_plan::VerbsOp;
 use buffers::MessageBuffers;
-use end::{EndAddress, VerbsEnd, VerbsEndSetup};
+use end::{EndAddress, INLINE_BYTES, PostedId, VerbsEnd, VerbsEndSetup};
+use one_sided::RemoteAccess;
 use pollux_mem::Memory;
-use pollux_verbs::{Completion, Data, Device, SendFlags, SendRequest};
+use pollux_verbs::{Device, SendFlags};
 use pollux_wire::address::Qpn;
 use std::time::{Duration, Instant};
+use stream::Stream;
 
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// Empty polls before the server checks whether the client has finished.
 const POLLS_IDLE: u32 = 20_000;
-/// Messages of a batch, and from which length on there are fewer in one.
-const BATCH: usize = 32;
-const LONG_BYTES: u32 = 4096;
-const LONG_BATCH: u64 = 4;
+/// Of messages one at a time, one in so many has a completion, so that the queue does not fill.
+const SIGNALED_EVERY: u64 = 32;
 
 /// Plays a role at a port. Only a client has an outcome.
 pub fn play<D: Device + ?Sized>(
@@ -33,8 +35,7 @@ pub fn play<D: Device + ?Sized>(
     exchange: &mut Exchange,
 ) -> Result<Option<MeasurementOutcome>, PerfError> {
     let mut buffers = MessageBuffers::new(plan)?;
-    let setup = VerbsEndSetup::of(plan.transport.qp_type());
-    let mut end = VerbsEnd::new(device, port, &buffers.memory, &setup)?;
+    let mut end = VerbsEnd::new(device, port, &buffers.memory, &setup(plan))?;
     let other: EndAddress = exchange.swap(&end.address()?)?;
     end.connect(&other)?;
     buffers.post(&mut end)?;
@@ -44,6 +45,19 @@ pub fn play<D: Device + ?Sized>(
     Ok(outcome)
 }
 
+fn setup(plan: &Plan) -> VerbsEndSetup {
+    let depth = plan.verbs.depth(plan.bytes);
+    // By default, only what is sent one at a time goes inline, as with perftest.
+    let inline_bytes = if plan.what == What::Lat { INLINE_BYTES } else { 0 };
+    VerbsEndSetup {
+        qps: plan.verbs.qps.into(),
+        requests: [depth.max(2 * SIGNALED_EVERY as u32), 2 * depth],
+        inline_bytes: plan.verbs.inline_bytes.map_or(inline_bytes, u32::from),
+        sleeps: plan.verbs.events,
+        ..VerbsEndSetup::of(plan.transport.qp_type())
+    }
+}
+
 fn measure<D: Device + ?Sized>(
     plan: &Plan,
     role: EndRole,
@@ -51,19 +65,13 @@ fn measure<D: Device + ?Sized>(
     buffers: &mut MessageBuffers,
     exchange: &mut Exchange,
 ) -> Result<Option<MeasurementOutcome>, PerfError> {
-    if plan.op != VerbsOp::Send {
-        return one_sided::play(plan, role, (end, other), buffers, exchange);
+    if plan.what != What::Lat {
+        return Stream { plan, end, other, buffers }.play(role, exchange);
     }
-    if plan.bidirectional {
-        return two_way::play(plan, role, end, buffers, exchange);
-    }
-    match (plan.what, role) {
-        (What::Connect, EndRole::Client) => connect(plan, end, other).map(Some),
-        (What::Connect, EndRole::Server) => Ok(None),
-        (What::Lat, EndRole::Client) => client(plan, end, buffers).map(Some),
-        (What::Lat, EndRole::Server) => server(end, buffers, exchange).map(|()| None),
-        (What::Bw | What::Rate, EndRole::Client) => stream(plan, end, buffers, exchange).map(Some),
-        (What::Bw | What::Rate, EndRole::Server) => drain(end, buffers, exchange).map(|()| None),
+    match (plan.verbs.op, role) {
+        (VerbsOp::Send, EndRole::Client) => client(plan, end, buffers).map(Some),
+        (VerbsOp::Send, EndRole::Server) => server(plan, end, buffers, exchange).map(|()| None),
+        _ => RemoteAccess { plan, end, other, buffers }.play(role, exchange),
     }
 }
 
@@ -73,14 +81,18 @@ fn client<D: Device + ?Sized>(
     end: &mut VerbsEnd<D>,
     buffers: &mut MessageBuffers,
 ) -> Result<MeasurementOutcome, PerfError> {
+    let (qps, mut turn) = (u64::from(plan.verbs.qps), 0);
     let latency = ping_pong(plan.duration, plan.per_second, || {
-        let number = buffers.send(end)?;
+        let qp = (turn % qps) as usize;
+        let (number, at) = buffers.next(qp);
+        end.post_from((qp, end.op(qp), flags(turn)), &buffers.memory, (at, plan.bytes))?;
+        turn += 1;
         let mut sent_at = None;
         let mut is_late = || sent_at.get_or_insert_with(Instant::now).elapsed() > TIMEOUT;
         match end.wait(&mut is_late)? {
             Some(reply) => {
                 buffers.check(&reply, Some(number));
-                buffers.receive(end, reply.id)
+                buffers.receive(end, reply.id.into())
             }
             None => Err(PerfError::OtherEnd(format!("no reply for {TIMEOUT:?}"))),
         }
@@ -88,115 +100,32 @@ fn client<D: Device + ?Sized>(
     Ok(MeasurementOutcome::Latency(latency))
 }
 
+/// Sends back what it receives.
 fn server<D: Device + ?Sized>(
+    plan: &Plan,
     end: &mut VerbsEnd<D>,
     buffers: &mut MessageBuffers,
     exchange: &mut Exchange,
 ) -> Result<(), PerfError> {
+    let mut turn = 0;
     while let Some(request) = end.wait(|| exchange.is_over())? {
-        buffers.send_back(end, &request)?;
+        let id = PostedId::from(request.id);
+        let (qp, at) = (id.qp as usize, buffers.received_at(id));
+        end.post_from((qp, end.op(qp), flags(turn)), &buffers.memory, (at, plan.bytes))?;
+        turn += 1;
         buffers.check(&request, None);
-        buffers.receive(end, request.id)?;
+        buffers.receive(end, id)?;
     }
     Ok(())
 }
 
-/// Sends batches.
-fn stream<D: Device + ?Sized>(
-    plan: &Plan,
-    end: &mut VerbsEnd<D>,
-    buffers: &mut MessageBuffers,
-    exchange: &mut Exchange,
-) -> Result<MeasurementOutcome, PerfError> {
-    let window = buffers.window();
-    let batch = if plan.bytes >= LONG_BYTES { LONG_BATCH } else { BATCH as u64 };
-    let batch = batch.min(window / 2);
-    let (mut sent, mut done, mut out) = (0, 0, [Completion::NOTHING; 16]);
-    let rate = per_second(plan.duration, || {
-        if sent - done + batch <= window {
-            post_batch(end, buffers, batch)?;
-            sent += batch;
-        }
-        let completed = batch * end.poll(&mut out)? as u64;
-        done += completed;
-        Ok(completed)
-    })?;
-    while done < sent {
-        done += batch * end.poll(&mut out)? as u64;
-    }
-    exchange.send(&sent)?;
-    Ok(MeasurementOutcome::one_way(plan, rate, sent, exchange.receive()?))
+/// Now and then a message has a completion.
+fn flags(number: u64) -> SendFlags {
+    if number.is_multiple_of(SIGNALED_EVERY) { SendFlags::SIGNALED } else { SendFlags::NONE }
 }
 
-/// Sends the next messages, of which only the last one is signaled.
-fn post_batch<D: Device + ?Sized>(
-    end: &mut VerbsEnd<D>,
-    buffers: &mut MessageBuffers,
-    batch: u64,
-) -> Result<(), PerfError> {
-    let op = end.op();
-    let mut sges = [[end.sge(0, 0)]; BATCH];
-    sges[..batch as usize].fill_with(|| [buffers.next_sge(end)]);
-    let requests: [_; BATCH] = std::array::from_fn(|nth| {
-        let is_last = nth as u64 + 1 == batch;
-        let flags = if is_last { SendFlags::SIGNALED } else { SendFlags::NONE };
-        SendRequest { id: 0, op, flags, data: Data::Sges(&sges[nth]) }
-    });
-    Ok(end.device.post_send(end.qps[0], &requests[..batch as usize])?)
-}
-
-/// Keeps the device running, whose memory the client accesses, until that is done.
-fn serve_until_over<D: Device + ?Sized>(
-    end: &mut VerbsEnd<D>,
-    exchange: &mut Exchange,
-) -> Result<(), PerfError> {
-    while !exchange.is_over() {
-        for _ in 0..POLLS_IDLE {
-            end.poll(&mut [Completion::NOTHING; 4])?;
-        }
-        std::thread::yield_now();
-    }
-    Ok(())
-}
-
-fn drain<D: Device + ?Sized>(
-    end: &mut VerbsEnd<D>,
-    buffers: &mut MessageBuffers,
-    exchange: &mut Exchange,
-) -> Result<(), PerfError> {
-    let (mut received, mut idle, mut out) = (0u64, 0u32, [Completion::NOTHING; 64]);
-    loop {
-        let count = end.poll(&mut out)?;
-        for message in &out[..count] {
-            buffers.check(message, None);
-            buffers.receive(end, message.id)?;
-        }
-        received += count as u64;
-        idle = if count > 0 { 0 } else { idle + 1 };
-        if idle == POLLS_IDLE {
-            idle = 0;
-            std::thread::yield_now();
-            if exchange.is_over() {
-                let _sent: u64 = exchange.receive()?;
-                return exchange.send(&received);
-            }
-        }
-    }
-}
-
-fn connect<D: Device + ?Sized>(
-    plan: &Plan,
-    end: &mut VerbsEnd<D>,
-    other: &EndAddress,
-) -> Result<MeasurementOutcome, PerfError> {
-    let path = end.path_to(other);
-    let rate = per_second(plan.duration, || {
-        let qp = end.create_qp()?;
-        end.connect_qp(qp, Qpn(1), path)?;
-        end.device.destroy_qp(qp)?;
-        Ok(1)
-    })?;
-    Ok(MeasurementOutcome::Connections { per_second: rate, first_ns: None })
+fn not_done() -> PerfError {
+    PerfError::OtherEnd(format!("a request was not done for {TIMEOUT:?}"))
 }
 
 /// Bytes of this process per connected, idle RC queue pair, without its share of the shared receive

@@ -83,7 +83,7 @@ impl From<PortHandle> for PortAccess {
 impl PortAccess {
     /// The context of an interface in this partition. `connects` fails while another agent on this
     /// host takes CM messages.
-    pub(crate) fn context(self, p_key: PKey, connects: bool) -> Result<PortHandle, VerbsError> {
+    pub fn context(self, p_key: PKey, connects: bool) -> Result<PortHandle, VerbsError> {
         let context = match self {
             Self::Alone(opened) => DevicePort::new(opened)?.context(p_key)?,
             Self::Shared(context) => context,

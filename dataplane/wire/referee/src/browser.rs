@@ -14,14 +14,14 @@ onmessage = told => document.getElementById('found').textContent = told.data;
 
 /// What a page is shown on.
 #[derive(Clone, Copy, Debug)]
-pub struct Screen {
+pub struct BrowserScreen {
     pub width: u32,
     pub is_dark: bool,
 }
 
-pub const WIDE: Screen = Screen { width: 1280, is_dark: false };
-pub const NARROW: Screen = Screen { width: 400, is_dark: false };
-pub const WIDE_AND_DARK: Screen = Screen { width: 1280, is_dark: true };
+pub const WIDE: BrowserScreen = BrowserScreen { width: 1280, is_dark: false };
+pub const NARROW: BrowserScreen = BrowserScreen { width: 400, is_dark: false };
+pub const WIDE_AND_DARK: BrowserScreen = BrowserScreen { width: 1280, is_dark: true };
 
 /// A browser with a profile of its own, in a folder that the caller removes.
 pub struct Browser<'a>(&'a Path);
@@ -41,7 +41,7 @@ impl<'a> Browser<'a> {
     ///
     /// # Panics
     /// If the page has errors, or the script says nothing.
-    pub fn probe(&self, html: &str, script: &str, screen: Screen) -> String {
+    pub fn probe(&self, html: &str, script: &str, screen: BrowserScreen) -> String {
         let script = format!("<script>{script}</script></body>");
         self.write("page.html", &html.replace("</body>", &script));
         let frame = self.write("frame.html", &FRAME.replace("WIDTH", &screen.width.to_string()));
