@@ -56,12 +56,13 @@ pub(crate) enum Action {
     IdleMemory,
 }
 
+const FORWARD: &str = "Options of the layer forward";
 const VERBS: &str = "Options of the layer verbs";
 
 /// The options of one measurement.
 #[derive(Args)]
 pub(crate) struct Measure {
-    /// Layer to measure: verbs, udp or tcp
+    /// Layer to measure: queue pairs, sockets of the library, or with rate a router
     #[arg(long, value_enum, default_value = "verbs")]
     pub(crate) layer: Layer,
     /// Transport service: rc, uc or ud
@@ -72,8 +73,9 @@ pub(crate) struct Measure {
     /// trip, since the other end sends nothing back
     #[arg(long, value_enum, default_value = "send", help_heading = VERBS)]
     pub(crate) op: VerbsOp,
-    /// Message size in bytes, or `sweep` for sizes from 1 byte to the maximum
-    #[arg(long, short, value_name = "N|sweep", default_value = "64")]
+    /// Message sizes in bytes, such as 64 or 64,2k,1m, or `sweep` for those from 1 byte to the
+    /// longest
+    #[arg(long, short, value_name = "N,...|sweep", default_value = "64")]
     pub(crate) size: String,
     /// The same as --size sweep
     #[arg(long, short, conflicts_with = "size")]
@@ -103,6 +105,15 @@ pub(crate) struct Measure {
     /// Sleep until a completion instead of polling, at both ends
     #[arg(long, short, help_heading = VERBS)]
     pub(crate) events: bool,
+    /// Routes of the router
+    #[arg(long, value_name = "N", help_heading = FORWARD)]
+    pub(crate) routes: Option<u32>,
+    /// Destinations of the packets of each port [default: a million, or one with one route]
+    #[arg(long, value_name = "N", requires = "routes", help_heading = FORWARD)]
+    pub(crate) flows: Option<u32>,
+    /// Packets of IPv6 instead of IPv4
+    #[arg(long, requires = "routes", help_heading = FORWARD)]
+    pub(crate) ipv6: bool,
     /// Device of the client: soft:PATH@NODE[:PORT] or mlx5_0[:PORT]; by default both ends use a
     /// software fabric of this process
     #[arg(long, short, visible_alias = "ib-dev", requires = "other_end")]
@@ -166,7 +177,7 @@ pub(crate) struct Place {
 /// A campaign for `campaign --help`.
 const CAMPAIGN: &str = "\
 A file has the keys rounds, duration, cores, fifo, device, peer, connect and keep_disturbed, and
-tables of measurements. What lists have is measured with each other:
+tables of measurements. What lists have is measured with each other; a value needs no brackets:
 
   duration = 0.5
   cores = [0, 1]
@@ -179,14 +190,15 @@ tables of measurements. What lists have is measured with each other:
   size = [64, 2000]
 
   [[measure]]
-  what = [\"lat\"]
-  layer = [\"tcp\"]
+  what = \"lat\"
+  layer = \"tcp\"
+  size = \"64,2k\"
   sockets = [\"pinned\", \"kernel\"]
   rate = 100
   processes = true
 
-A table may also have lists of qp, tx_depth, post_list, cq_mod and inline_size, and sleep, events,
-bidirectional and unchecked.";
+A table may also have qp, tx_depth, post_list, cq_mod, inline_size and routes, which may be lists,
+and flows, ipv6, sleep, events, bidirectional and unchecked.";
 
 /// The options of `campaign`.
 #[derive(Args)]
@@ -245,6 +257,10 @@ pub(crate) struct Diff {
     /// Changes of less than so many percent do not count
     #[arg(long, value_name = "PERCENT", default_value = "2")]
     pub(crate) least: f64,
+    /// Fail also if nothing can be said of a row: with too few rounds, with all of them disturbed,
+    /// or if it is gone
+    #[arg(long)]
+    pub(crate) strict: bool,
     /// Print machine-readable JSON
     #[arg(long)]
     pub(crate) json: bool,

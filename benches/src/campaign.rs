@@ -20,10 +20,10 @@
 //! ```
 //!
 //! Each list is measured with each other; combinations that there are not (a message of a megabyte
-//! by datagram) are left out, but a table without any is an error.
+//! by datagram) are left out and named, but a table without any is an error.
 
 use crate::error::PerfError;
-use crate::plan::{Layer, MeasuredTransport, Plan, ProgramSockets, What};
+use crate::plan::{Layer, MeasuredTransport, Plan, ProgramSockets, RouterPlan, What};
 use crate::verbs_plan::{VerbsOp, VerbsPlan};
 use serde::Deserialize;
 use std::time::Duration;
@@ -53,40 +53,59 @@ pub struct Campaign {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Table {
-    what: Vec<What>,
-    #[serde(default = "verbs")]
-    layer: Vec<Layer>,
-    #[serde(default = "rc")]
-    transport: Vec<MeasuredTransport>,
+    what: OneOrMany<What>,
+    layer: Option<OneOrMany<Layer>>,
+    transport: Option<OneOrMany<MeasuredTransport>>,
     /// Of the layer verbs.
-    #[serde(default = "send")]
-    op: Vec<VerbsOp>,
+    op: Option<OneOrMany<VerbsOp>>,
     #[serde(default)]
     bidirectional: bool,
-    #[serde(default = "one")]
-    qp: Vec<u16>,
-    #[serde(default)]
-    tx_depth: Vec<u16>,
-    #[serde(default)]
-    post_list: Vec<u16>,
-    #[serde(default)]
-    cq_mod: Vec<u16>,
-    #[serde(default)]
-    inline_size: Vec<u16>,
+    qp: Option<OneOrMany<u16>>,
+    tx_depth: Option<OneOrMany<u16>>,
+    post_list: Option<OneOrMany<u16>>,
+    cq_mod: Option<OneOrMany<u16>>,
+    inline_size: Option<OneOrMany<u16>>,
     #[serde(default)]
     events: bool,
-    #[serde(default = "cache_line")]
-    size: Vec<u32>,
+    size: Option<Sizes>,
     /// Of programs at their defaults; without it, of those that poll.
+    sockets: Option<OneOrMany<ProgramSockets>>,
+    /// Of the layer forward.
+    routes: Option<OneOrMany<u32>>,
+    flows: Option<u32>,
     #[serde(default)]
-    sockets: Vec<ProgramSockets>,
-    rate: Option<u32>,
+    ipv6: bool,
+    rate: Option<OneOrMany<u32>>,
     #[serde(default)]
     sleep: bool,
     #[serde(default)]
     unchecked: bool,
     #[serde(default)]
     processes: bool,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(untagged, expecting = "write a value that there is, or several in brackets")]
+enum OneOrMany<T> {
+    One(T),
+    Many(Vec<T>),
+}
+
+impl<T> OneOrMany<T> {
+    fn as_slice(&self) -> &[T] {
+        match self {
+            Self::One(one) => std::slice::from_ref(one),
+            Self::Many(all) => all,
+        }
+    }
+}
+
+/// Sizes, each a number or as for `--size`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(untagged, expecting = "write sizes as numbers, or as for --size: \"64,2k\" or \"sweep\"")]
+enum Sizes {
+    Numbers(OneOrMany<u32>),
+    Text(String),
 }
 
 const fn seven() -> u16 {
@@ -99,26 +118,6 @@ const fn half() -> f64 {
 
 const fn first_two() -> [usize; 2] {
     [0, 1]
-}
-
-fn verbs() -> Vec<Layer> {
-    vec![Layer::Verbs]
-}
-
-fn rc() -> Vec<MeasuredTransport> {
-    vec![MeasuredTransport::Rc]
-}
-
-fn send() -> Vec<VerbsOp> {
-    vec![VerbsOp::Send]
-}
-
-fn one() -> Vec<u16> {
-    vec![1]
-}
-
-fn cache_line() -> Vec<u32> {
-    vec![64]
 }
 
 impl Campaign {
@@ -134,37 +133,37 @@ impl Campaign {
         }
     }
 
-    /// All measurements, each once.
-    pub fn plans(&self) -> Result<Vec<Plan>, PerfError> {
-        let mut plans: Vec<Plan> = Vec::new();
+    /// All measurements, each once; and why others are left out.
+    pub fn plans(&self) -> Result<(Vec<Plan>, Vec<String>), PerfError> {
+        let (mut plans, mut left_out): (Vec<Plan>, _) = (Vec::new(), Vec::new());
         for (table, number) in self.measure.iter().zip(1..) {
-            let combined = self.combine(table);
-            let checked = combined.iter().map(Plan::check).collect::<Vec<_>>();
-            let possible = combined.into_iter().zip(&checked);
-            let possible: Vec<_> =
-                possible.filter(|(_, check)| check.is_ok()).map(|(plan, _)| plan).collect();
-            if possible.is_empty() {
-                let why = checked.into_iter().find_map(Result::err);
-                let why = why.map_or("it is empty".into(), |error| error.to_string());
-                return Err(PerfError::Plan(format!("[[measure]] number {number}: {why}")));
-            }
-            for plan in possible {
-                if !plans.contains(&plan) {
-                    plans.push(plan);
+            let mut why = "it is empty".into();
+            let (before, checked) = (plans.len(), self.combine(table)?);
+            let mut is_repeated = false;
+            for plan in checked {
+                match plan.check() {
+                    Err(error) => {
+                        why = error.to_string();
+                        left_out.push(format!("{plan}: {why}"));
+                    }
+                    Ok(()) if plans.contains(&plan) => is_repeated = true,
+                    Ok(()) => plans.push(plan),
                 }
             }
+            if plans.len() == before && !is_repeated {
+                return Err(PerfError::Plan(format!("[[measure]] number {number}: {why}")));
+            }
         }
-        Ok(plans)
+        Ok((plans, left_out))
     }
 
-    fn combine(&self, table: &Table) -> Vec<Plan> {
+    fn combine(&self, table: &Table) -> Result<Vec<Plan>, PerfError> {
         let devices = self
             .device
             .as_ref()
             .map(|device| [device.clone(), self.peer.clone().unwrap_or_default()]);
         let mut plans = vec![Plan {
             duration: Duration::from_secs_f64(self.duration),
-            per_second: table.rate,
             sleeps: table.sleep,
             unchecked: table.unchecked,
             devices,
@@ -178,41 +177,76 @@ impl Campaign {
             },
             ..Plan::new(What::Lat, Layer::Verbs, MeasuredTransport::Rc, 64)
         }];
-        each(&mut plans, &table.what, |plan, what| plan.what = what);
-        each(&mut plans, &table.layer, |plan, layer| plan.layer = layer);
-        each(&mut plans, &table.transport, |plan, transport| plan.transport = transport);
-        each(&mut plans, &table.op, |plan, op| plan.verbs.op = op);
-        let chosen = |list: &[u16]| list.iter().copied().map(Some).collect::<Vec<_>>();
-        each(&mut plans, &table.qp, |plan, qps| plan.verbs.qps = qps);
-        or_default(&mut plans, &chosen(&table.tx_depth), |plan, it| plan.verbs.depth = it);
-        or_default(&mut plans, &chosen(&table.post_list), |plan, it| plan.verbs.post_list = it);
-        or_default(&mut plans, &chosen(&table.cq_mod), |plan, it| {
-            plan.verbs.completion_every = it;
+        each(&mut plans, Some(&table.what), |plan, what| plan.what = what);
+        each(&mut plans, table.layer.as_ref(), |plan, layer| plan.layer = layer);
+        each(&mut plans, table.transport.as_ref(), |plan, it| plan.transport = it);
+        each(&mut plans, table.op.as_ref(), |plan, op| plan.verbs.op = op);
+        each(&mut plans, table.qp.as_ref(), |plan, qps| plan.verbs.qps = qps);
+        each(&mut plans, table.tx_depth.as_ref(), |plan, it| plan.verbs.depth = Some(it));
+        each(&mut plans, table.post_list.as_ref(), |plan, it| plan.verbs.post_list = Some(it));
+        each(&mut plans, table.cq_mod.as_ref(), |plan, it| {
+            plan.verbs.completion_every = Some(it);
         });
-        or_default(&mut plans, &chosen(&table.inline_size), |plan, it| {
-            plan.verbs.inline_bytes = it;
+        each(&mut plans, table.inline_size.as_ref(), |plan, it| {
+            plan.verbs.inline_bytes = Some(it);
         });
-        or_default(&mut plans, &table.sockets, |plan, sockets| plan.program = Some(sockets));
-        each(&mut plans, &table.size, |plan, bytes| plan.bytes = bytes);
-        plans
+        each(&mut plans, table.rate.as_ref(), |plan, rate| plan.per_second = Some(rate));
+        each(&mut plans, table.sockets.as_ref(), |plan, it| plan.program = Some(it));
+        let router = |routes| RouterPlan { routes, flows: table.flows, ipv6: table.ipv6 };
+        each(&mut plans, table.routes.as_ref(), |plan, it| {
+            // A router has no ends.
+            (plan.router, plan.devices) = (Some(router(it)), None);
+        });
+        Ok(match &table.size {
+            None => plans,
+            Some(Sizes::Text(text)) => of_sizes(plans, text)?,
+            Some(Sizes::Numbers(numbers)) => {
+                each(&mut plans, Some(numbers), |plan, bytes| plan.bytes = bytes);
+                plans
+            }
+        })
     }
 }
 
-/// Each plan with each value.
-fn each<T: Copy>(plans: &mut Vec<Plan>, values: &[T], set: impl Fn(&mut Plan, T)) {
+/// Plans with each size in a text: numbers with commas between them, of which `k` and `m` multiply
+/// by 1,024 and by its square; or `sweep`, for sizes up to the longest that a plan may have.
+pub fn of_sizes(plans: Vec<Plan>, text: &str) -> Result<Vec<Plan>, PerfError> {
+    let size = |text: &str| {
+        let text = text.trim().to_lowercase();
+        let (digits, factor) = match (text.strip_suffix('k'), text.strip_suffix('m')) {
+            (Some(digits), _) => (digits, 1 << 10),
+            (_, Some(digits)) => (digits, 1 << 20),
+            _ => (text.as_str(), 1),
+        };
+        digits.parse::<u32>().ok()?.checked_mul(factor)
+    };
+    let sizes = (text != "sweep").then(|| text.split(',').map(size).collect::<Option<Vec<_>>>());
+    let sizes = match sizes {
+        None => None,
+        Some(Some(sizes)) => Some(sizes),
+        Some(None) => {
+            let why = format!("--size {text:?}: write numbers such as 64,2k,1m, or sweep");
+            return Err(PerfError::Plan(why));
+        }
+    };
+    let of_plan = |plan: &Plan| {
+        let sizes = sizes.clone().unwrap_or_else(|| plan.sweep());
+        let plan = plan.clone();
+        sizes.into_iter().map(move |bytes| Plan { bytes, ..plan.clone() })
+    };
+    Ok(plans.iter().flat_map(of_plan).collect())
+}
+
+/// Each plan with each value; without values, plans stay as they are.
+fn each<T: Copy>(plans: &mut Vec<Plan>, values: Option<&OneOrMany<T>>, set: impl Fn(&mut Plan, T)) {
     let with = |plan: &Plan, value: T| {
         let mut plan = plan.clone();
         set(&mut plan, value);
         plan
     };
-    let all = plans.iter().flat_map(|plan| values.iter().map(|value| with(plan, *value)));
-    *plans = all.collect();
-}
-
-/// As [`each`]; without values, plans stay as they are.
-fn or_default<T: Copy>(plans: &mut Vec<Plan>, values: &[T], set: impl Fn(&mut Plan, T)) {
-    if !values.is_empty() {
-        each(plans, values, set);
+    if let Some(values) = values {
+        let all = plans.iter().flat_map(|plan| values.as_slice().iter().map(|it| with(plan, *it)));
+        *plans = all.collect();
     }
 }
 
@@ -222,7 +256,7 @@ mod tests {
 
     fn names(text: &str) -> Result<Vec<String>, String> {
         let plans = Campaign::parse(text).and_then(|campaign| campaign.plans());
-        let plans = plans.map_err(|error| error.to_string())?;
+        let (plans, _) = plans.map_err(|error| error.to_string())?;
         Ok(plans.iter().map(ToString::to_string).collect())
     }
 
@@ -240,6 +274,28 @@ mod tests {
             "bw of verbs over ud, 64 bytes",
         ];
         assert_eq!(names(text).expect("it is one"), expected);
+    }
+
+    #[test]
+    fn a_value_needs_no_brackets_and_sizes_are_as_for_the_command() {
+        let sizes = |text: &str| {
+            names(&format!("[[measure]]\nwhat = \"lat\"\ntransport = \"ud\"\nsize = {text}\n"))
+                .map(|names| names.len())
+        };
+        assert_eq!(sizes("64"), Ok(1));
+        assert_eq!(sizes("\"64,1k,2K\""), Ok(3));
+        assert_eq!(sizes("\"sweep\""), Ok(7), "from 1 to 2,048 bytes");
+        assert!(sizes("\"much\"").is_err_and(|why| why.contains("64,2k,1m, or sweep")));
+        assert!(sizes("\"4096m\"").is_err() && sizes("\"\"").is_err());
+    }
+
+    #[test]
+    fn what_is_left_out_is_named() {
+        let text = "[[measure]]\nwhat = [\"lat\", \"rate\"]\nlayer = \"tcp\"\n";
+        let plans = Campaign::parse(text).and_then(|campaign| campaign.plans());
+        let (plans, left_out) = plans.expect("one of them is measured");
+        assert_eq!((plans.len(), left_out.len()), (1, 1));
+        assert!(left_out[0].contains("rate of tcp") && left_out[0].contains("write bw"));
     }
 
     #[test]

@@ -15,11 +15,16 @@ pub struct Controls {
     pub cache_line_ns: Option<f64>,
 }
 
+const TRIES: u32 = 5;
+
 impl Controls {
     pub fn measure(cores: [usize; 2]) -> Self {
+        // The best is what the cores can do: others take of it.
+        let copies = (0..TRIES).map(|_| machine::run_pinned(cores[0], machine::copy));
+        let lines = (0..TRIES).map(|_| machine::lines(cores, false));
         Self {
-            copy_bytes_per_second: machine::run_pinned(cores[0], machine::copy),
-            cache_line_ns: (cores[0] != cores[1]).then(|| machine::lines(cores, false)),
+            copy_bytes_per_second: copies.fold(0.0, f64::max),
+            cache_line_ns: (cores[0] != cores[1]).then(|| lines.fold(f64::INFINITY, f64::min)),
         }
     }
 }

@@ -35,6 +35,8 @@ pub struct DiffRow {
 #[serde(rename_all = "snake_case")]
 pub enum Movement {
     NotMoved,
+    /// Nothing can be said: with so few rounds, any difference may be chance.
+    TooFewRounds,
     /// Nothing can be said: in one run, something disturbed it in all rounds.
     Disturbed,
     Better,
@@ -59,13 +61,17 @@ pub fn diff(before: &StoredRun, after: &StoredRun, least_percent: f64) -> Diff {
         _ => None,
     });
     let probabilities = correct(probabilities.collect());
+    // What the correction makes of the smallest probability that there can be.
+    let count = probabilities.iter().flatten().count() as f64;
     let rows = pairs.iter().zip(probabilities);
-    Diff { rows: rows.map(|(pair, chance)| compare(pair, chance, least_percent)).collect() }
+    let rows = rows.map(|(pair, chance)| compare(pair, chance, count, least_percent));
+    Diff { rows: rows.collect() }
 }
 
 fn compare(
     (before, after): &(Option<StoredRow>, Option<StoredRow>),
     probability: Option<f64>,
+    count: f64,
     least_percent: f64,
 ) -> DiffRow {
     let median = |row: &Option<StoredRow>| Some(row.as_ref()?.estimate?.median);
@@ -87,10 +93,23 @@ fn compare(
             }
         }
         _ if is_spoiled => Movement::Disturbed,
+        (Some(before), Some(after), Some(change))
+            if change.abs() >= least_percent
+                && least_probability(before, after) * count > ERROR_MAX =>
+        {
+            Movement::TooFewRounds
+        }
         _ => Movement::NotMoved,
     };
     let (name, unit) = (some.name.clone(), some.unit.clone());
     DiffRow { name, unit, medians, change_percent, probability, movement }
+}
+
+/// The probability of two samples of which one is above the other, whatever their distance.
+fn least_probability(before: &StoredRow, after: &StoredRow) -> f64 {
+    let (one, other) = (before.figures.len(), after.figures.len());
+    let ways = (1..=one).map(|nth| (other + nth) as f64 / nth as f64).product::<f64>();
+    (2.0 / ways).min(1.0)
 }
 
 /// The probability that two samples of one source differ in their ranks as much as these, or more.
@@ -149,6 +168,12 @@ impl Diff {
         self.rows.iter().any(|row| row.movement == Movement::Worse)
     }
 
+    /// Whether nothing can be said of a row, or one run does not have it.
+    pub fn is_incomplete(&self) -> bool {
+        let incomplete = [Movement::TooFewRounds, Movement::Disturbed, Movement::Gone];
+        self.rows.iter().any(|row| incomplete.contains(&row.movement))
+    }
+
     fn count(&self, movement: Movement) -> usize {
         self.rows.iter().filter(|row| row.movement == movement).count()
     }
@@ -167,15 +192,16 @@ impl fmt::Display for Diff {
             writeln!(f)?;
         }
         let kinds = [Movement::Worse, Movement::Better, Movement::New, Movement::Gone];
-        match (kinds.map(|kind| self.count(kind)), self.count(Movement::Disturbed)) {
-            ([0, 0, 0, 0], 0) => match self.rows.len() {
+        let unknown = [Movement::Disturbed, Movement::TooFewRounds].map(|kind| self.count(kind));
+        match (kinds.map(|kind| self.count(kind)), unknown) {
+            ([0, 0, 0, 0], [0, 0]) => match self.rows.len() {
                 1 => writeln!(f, "nothing moved, in 1 row"),
                 rows => writeln!(f, "nothing moved, in {rows} rows"),
             },
-            ([worse, better, new, gone], disturbed) => writeln!(
+            ([worse, better, new, gone], [disturbed, few]) => writeln!(
                 f,
                 "of {} rows, {worse} worse, {better} better, {new} new, {gone} gone, \
-                 {disturbed} disturbed",
+                 {disturbed} disturbed, {few} with too few rounds to say",
                 self.rows.len()
             ),
         }
@@ -186,6 +212,7 @@ impl fmt::Display for Movement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::NotMoved => "not moved",
+            Self::TooFewRounds => "too few rounds to say",
             Self::Disturbed => "disturbed",
             Self::Better => "better",
             Self::Worse => "worse",
@@ -278,7 +305,9 @@ mod tests {
             "{text}"
         );
         assert!(
-            text.ends_with("of 4 rows, 1 worse, 1 better, 1 new, 1 gone, 0 disturbed\n"),
+            text.contains(
+                "of 4 rows, 1 worse, 1 better, 1 new, 1 gone, 0 disturbed, 0 with too few"
+            ),
             "{text}"
         );
     }
@@ -290,7 +319,8 @@ mod tests {
         after.rows[0].is_spoiled = true;
         let diff = diff(&before, &after, 0.0);
         assert!(!diff.is_worse());
-        assert!(diff.to_string().ends_with("0 gone, 1 disturbed\n"), "{diff}");
+        assert!(diff.to_string().contains("0 gone, 1 disturbed"), "{diff}");
+        assert!(diff.is_incomplete());
     }
 
     #[test]
@@ -299,6 +329,9 @@ mod tests {
         let before = run(&FAST);
         assert!(!diff(&before, &run(&SLOW), 80.0).is_worse(), "below the least");
         assert!(diff(&before, &run(&SLOW), 70.0).is_worse());
-        assert!(!diff(&run(&FAST[..3]), &run(&SLOW[..3]), 2.0).is_worse(), "of three each");
+        let few = diff(&run(&FAST[..3]), &run(&SLOW[..3]), 2.0);
+        assert!(!few.is_worse() && few.is_incomplete(), "of three each");
+        assert!(few.to_string().starts_with("too few rounds to say: lat: 11.0 -> 21.0"), "{few}");
+        assert!(!diff(&before, &run(&FAST), 2.0).is_incomplete());
     }
 }

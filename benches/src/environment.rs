@@ -118,9 +118,11 @@ fn adapters(folder: &Path) -> Vec<String> {
 }
 
 impl Environment {
-    /// Whether both are of one machine, as far as figures depend on it.
-    pub fn is_of_machine(&self, other: &Self) -> bool {
-        let of = |it: &Self| (it.cpu.clone(), it.cores, it.kernel.clone(), it.clock.clone());
+    /// Whether both are of one machine and program, as far as figures depend on them.
+    pub fn is_as(&self, other: &Self) -> bool {
+        let of = |it: &Self| {
+            (it.program.clone(), it.cpu.clone(), it.cores, it.kernel.clone(), it.clock.clone())
+        };
         of(self) == of(other)
     }
 

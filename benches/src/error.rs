@@ -22,7 +22,7 @@ pub enum PerfError {
     Verbs(#[from] VerbsError),
     #[error(transparent)]
     Post(#[from] PostError),
-    #[error("a request failed: {0:?}")]
+    #[error("{}", request(*.0))]
     Request(CompletionStatus),
     #[error("{0} messages arrived with a wrong payload: the way between the ends damages data")]
     WrongPayloads(u64),
@@ -34,4 +34,14 @@ pub enum PerfError {
     /// A failure on this side; the text names its cause.
     #[error("{0}")]
     Local(String),
+}
+
+/// Why a request has failed.
+fn request(status: CompletionStatus) -> String {
+    match status {
+        CompletionStatus::RetryExceeded => {
+            "the other end, or the fabric between, no longer answers".into()
+        }
+        other => format!("a request failed: {other:?}"),
+    }
 }

@@ -29,6 +29,12 @@ pub struct Exchange {
     wrong_payloads: u64,
 }
 
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct EndFailure {
+    failed: String,
+}
+
 /// What the server says of itself in the end.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct ServerReport {
@@ -63,10 +69,19 @@ impl Exchange {
         let mut line = String::new();
         match self.stream.by_ref().take(LINE_BYTES_MAX).read_line(&mut line) {
             Ok(0) => Err(PerfError::OtherEnd("it has exited".into())),
-            Ok(_) => serde_json::from_str(&line)
-                .map_err(|error| PerfError::OtherEnd(format!("invalid message {line:?}: {error}"))),
+            Ok(_) => serde_json::from_str(&line).map_err(|error| {
+                PerfError::OtherEnd(match serde_json::from_str(&line) {
+                    Ok(EndFailure { failed }) => failed,
+                    Err(_) => format!("invalid message {line:?}: {error}"),
+                })
+            }),
             Err(_) => Err(PerfError::OtherEnd(format!("no message within {TIMEOUT:?}"))),
         }
+    }
+
+    /// Tells the other end why this one ends, instead of the message that it waits for.
+    pub fn fail(&mut self, error: &PerfError) {
+        let _ = self.send(&EndFailure { failed: error.to_string() });
     }
 
     /// Sends a message and receives a message of the same type.
@@ -150,6 +165,9 @@ mod tests {
         one.send(&"no number").expect("it is sent");
         assert!(other.is_over(), "there is a message");
         assert!(other.receive::<u32>().is_err());
+        other.fail(&PerfError::Local("no device".into()));
+        let error = one.receive::<Vec<u64>>().expect_err("it has failed").to_string();
+        assert_eq!(error, "the other end: no device");
         drop(other);
         assert!(one.is_over());
         assert!(one.receive::<u32>().is_err());

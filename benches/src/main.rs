@@ -15,7 +15,7 @@ use arguments::{
     Measure, Place, ReportArguments, ReportFormat, ScalingArguments, Serve,
 };
 use clap::Parser;
-use pollux_perf::campaign::Campaign;
+use pollux_perf::campaign::{Campaign, of_sizes};
 use pollux_perf::compare;
 use pollux_perf::diff;
 use pollux_perf::error::PerfError;
@@ -24,7 +24,7 @@ use pollux_perf::isolation::{self, IsolationPlan};
 use pollux_perf::null_router::{ForwardPlan, ROUTES_MAX};
 use pollux_perf::pair::{play_part, prioritize};
 use pollux_perf::peers::RunConfig;
-use pollux_perf::plan::{Plan, What};
+use pollux_perf::plan::{Plan, ProgramSockets, RouterPlan, What};
 use pollux_perf::remote::{self, ServeConfig};
 use pollux_perf::report;
 use pollux_perf::rfc2544;
@@ -40,9 +40,6 @@ use std::fmt::Display;
 use std::net::{IpAddr, TcpListener};
 use std::process::ExitCode;
 use std::time::Duration;
-
-/// The message sizes of `--size sweep`, in bytes.
-const SWEEP: [u32; 8] = [1, 64, 256, 1024, 2000, 16 << 10, 64 << 10, 1 << 20];
 
 fn main() -> ExitCode {
     let result = match Arguments::parse().command {
@@ -96,14 +93,10 @@ fn check_cores(cores: &[usize]) -> Result<(), PerfError> {
 
 fn run_measure(what: What, measure: &Measure) -> Result<(), Box<dyn Error>> {
     apply(&measure.place)?;
-    let sizes = match measure.size.as_str() {
-        "sweep" => SWEEP.to_vec(),
-        _ if measure.all => SWEEP.to_vec(),
-        text => {
-            vec![text.parse().map_err(|_| format!("--size {text:?}: write a number, or sweep"))?]
-        }
-    };
-    let plans = sizes.iter().map(|bytes| Plan {
+    if measure.sockets == Some(ProgramSockets::Kernel) && measure.device.is_some() {
+        return Err("--sockets kernel uses no --device: omit it".into());
+    }
+    let plan = Plan {
         duration: measure.duration,
         per_second: measure.rate,
         sleeps: measure.sleep,
@@ -119,6 +112,11 @@ fn run_measure(what: What, measure: &Measure) -> Result<(), Box<dyn Error>> {
             events: measure.events,
         },
         unchecked: measure.unchecked,
+        router: measure.routes.map(|routes| RouterPlan {
+            routes,
+            flows: measure.flows,
+            ipv6: measure.ipv6,
+        }),
         devices: measure
             .device
             .clone()
@@ -126,13 +124,16 @@ fn run_measure(what: What, measure: &Measure) -> Result<(), Box<dyn Error>> {
         processes: measure.processes,
         fifo: measure.place.fifo,
         cores: measure.place.cores,
-        ..Plan::new(what, measure.layer, measure.transport, *bytes)
-    });
-    // A sweep omits the sizes above the maximum of the layer.
-    let plans: Vec<Plan> = plans.filter(|plan| sizes.len() == 1 || plan.check().is_ok()).collect();
-    let report = |progress: &RoundsProgress<'_>, _: &StoredRun| {
+        ..Plan::new(what, measure.layer, measure.transport, 64)
+    };
+    let sizes = if measure.all { "sweep" } else { &measure.size };
+    let plans = of_sizes(vec![plan], sizes)?;
+    plans.iter().try_for_each(Plan::check)?;
+    let mut so_far = None;
+    let report = |progress: &RoundsProgress<'_>, run: &StoredRun| {
         if measure.rounds > 1 {
             eprintln!("{progress}");
+            so_far = Some(run.clone());
         }
         Ok(())
     };
@@ -141,7 +142,12 @@ fn run_measure(what: What, measure: &Measure) -> Result<(), Box<dyn Error>> {
         server: measure.connect.as_deref(),
         keeps_disturbed: measure.keep_disturbed,
     };
-    print_pretty(&rounds::measure(plans, &config, None, report)?, measure.place.json)
+    let measured = rounds::measure(plans, &config, None, report);
+    if let (Err(_), Some(run)) = (&measured, &so_far) {
+        // What was measured before something failed.
+        print_pretty(run, measure.place.json)?;
+    }
+    print_pretty(&measured?, measure.place.json)
 }
 
 fn run_campaign(arguments: &CampaignArguments) -> Result<(), Box<dyn Error>> {
@@ -158,7 +164,8 @@ fn run_campaign(arguments: &CampaignArguments) -> Result<(), Box<dyn Error>> {
     check_cores(&campaign.cores)?;
     campaign.fifo.map_or(Ok(()), |fifo| prioritize(fifo + 1, std::process::id().to_string()))?;
     let begun = into.exists().then(|| StoredRun::read(into)).transpose()?;
-    let plans = campaign.plans()?;
+    let (plans, left_out) = campaign.plans()?;
+    left_out.iter().for_each(|what| eprintln!("left out: {what}"));
     let config = RoundsConfig {
         rounds: campaign.rounds,
         server: campaign.connect.as_deref(),
@@ -178,8 +185,11 @@ fn run_diff(arguments: &Diff) -> Result<(), Box<dyn Error>> {
     let [before, after] = [&arguments.before, &arguments.after].map(|path| StoredRun::read(path));
     let moved = diff::diff(&before?, &after?, arguments.least);
     print_pretty(&moved, arguments.json)?;
-    match moved.is_worse() {
-        true => Err("some rows are worse".into()),
+    if moved.is_worse() {
+        return Err("some rows are worse".into());
+    }
+    match arguments.strict && moved.is_incomplete() {
+        true => Err("nothing can be said of some rows".into()),
         false => Ok(()),
     }
 }
@@ -193,6 +203,9 @@ fn run_report(arguments: &ReportArguments) -> Result<(), Box<dyn Error>> {
         ReportFormat::HdrLog => report::hdr_log(&run),
         ReportFormat::Markdown => compare::RatioTable(&run.rows).to_string(),
     };
+    if text.is_empty() {
+        return Err("it compares nothing with a peer: the table is for runs of compare".into());
+    }
     print!("{text}");
     Ok(())
 }
@@ -205,6 +218,8 @@ fn print_schema() -> Result<(), Box<dyn Error>> {
 fn run_serve(arguments: &Serve) -> Result<(), Box<dyn Error>> {
     let Serve { device, listen, core, fifo } = arguments;
     check_cores(&[*core])?;
+    // Not only when the first client comes.
+    device.as_deref().map_or(Ok(()), |device| pollux_node::open(device).map(drop))?;
     let listener = match listen.parse::<IpAddr>() {
         Ok(address) => TcpListener::bind((address, remote::PORT)),
         Err(_) => TcpListener::bind(listen),
@@ -276,6 +291,9 @@ fn print_compact(measured: &(impl Serialize + Display), as_json: bool) {
 fn run_scaling(arguments: &ScalingArguments) -> Result<(), Box<dyn Error>> {
     let &ScalingArguments { rounds, duration, cores, json } = arguments;
     check_cores(&cores)?;
+    if cores[0] == cores[1] {
+        return Err("two workers need two cores; write --cores 0,1".into());
+    }
     print_pretty(&scaling::run(cores, rounds.into(), duration)?, json)
 }
 

@@ -11,8 +11,11 @@
 
 use crate::error::PerfError;
 use crate::exchange::Exchange;
-use crate::plan::{EndRole, Layer, Measured, MeasurementOutcome, Plan, ProgramSockets, What};
-use crate::{programs, sockets, verbs};
+use crate::null_router::ForwardPlan;
+use crate::plan::{
+    EndRole, Layer, Measured, MeasurementOutcome, Plan, ProgramSockets, RouterPlan, What,
+};
+use crate::{forward, programs, sockets, verbs};
 use pollux_node::fabric::Embedded;
 use std::ffi::OsStr;
 use std::io::{self, Read};
@@ -22,6 +25,9 @@ use std::process::{Child, Command, Stdio};
 
 pub fn run(plan: &Plan) -> Result<Measured, PerfError> {
     plan.check()?;
+    if let Some(router) = &plan.router {
+        return forwarding(plan, router);
+    }
     let needs_fabric = plan.devices.is_none()
         && plan.program != Some(ProgramSockets::Kernel)
         && (plan.layer != Layer::Verbs || plan.processes || plan.what == What::Connect);
@@ -29,6 +35,25 @@ pub fn run(plan: &Plan) -> Result<Measured, PerfError> {
     let devices = fabric.as_ref().map(|fabric| ["host1", "host2"].map(|host| fabric.port(host)));
     let plan = &Plan { devices: plan.devices.clone().or(devices), ..plan.clone() };
     if plan.processes { in_processes(plan) } else { in_threads(plan) }
+}
+
+/// A router has no ends.
+fn forwarding(plan: &Plan, router: &RouterPlan) -> Result<Measured, PerfError> {
+    let forward = ForwardPlan::new(router.routes as usize, plan.cores[0], plan.duration);
+    let forward = ForwardPlan {
+        flows: router.flows.map_or(forward.flows, |flows| flows as usize),
+        bytes: plan.bytes as u16,
+        ipv6: router.ipv6,
+        ..forward
+    };
+    let per_second = forward::rate(&forward)?;
+    let sent = (per_second * plan.duration.as_secs_f64()) as u64;
+    Ok(Measured {
+        outcome: MeasurementOutcome::one_way(plan, per_second, sent, sent),
+        setup_seconds: 0.0,
+        cores_busy: [None; 2],
+        disturbance: None,
+    })
 }
 
 fn in_threads(plan: &Plan) -> Result<Measured, PerfError> {
@@ -84,6 +109,7 @@ pub fn play(
             let opened = pollux_node::open(plan.device(role)?)?;
             verbs::play(plan, role, opened.device, opened.port, exchange)
         }
+        (None, Layer::Forward) => Err(PerfError::Plan("a router has no ends".into())),
         (None, Layer::Udp | Layer::Tcp) => sockets::play(plan, role, plan.device(role)?, exchange),
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::disturbance::Disturbance;
 use crate::error::PerfError;
-use crate::samples::Latency;
+use crate::samples::{Latency, Timeline};
 use crate::verbs_plan::{VerbsOp, VerbsPlan};
 use clap::ValueEnum;
 use pollux::Mode;
@@ -13,7 +13,11 @@ use std::fmt;
 use std::net::IpAddr;
 use std::time::Duration;
 
+/// Of the layer forward.
+const ROUTES_MAX: u32 = 2_000_000;
 pub const MESSAGE_BYTES_MAX: u32 = 8 << 20;
+/// Forwarded packets, with their headers.
+const FORWARDED_BYTES: [u32; 2] = [40, 2048];
 /// The longest payload of UDP over a connection of 65,520 bytes, and over datagrams of 2,044.
 const UDP_BYTES_MAX: [u32; 2] = [65_520 - 28, 2_044 - 28];
 
@@ -38,6 +42,17 @@ pub enum Layer {
     Udp,
     /// TCP sockets of the library.
     Tcp,
+    /// A router between two ports without a link, on the core of the client.
+    Forward,
+}
+
+/// The table of a router, and its packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct RouterPlan {
+    pub routes: u32,
+    /// Destinations of the packets of each port; without it, a million, or one with one route.
+    pub flows: Option<u32>,
+    pub ipv6: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum, JsonSchema)]
@@ -89,6 +104,9 @@ pub struct Plan {
     /// Of the layer verbs.
     #[serde(flatten)]
     pub verbs: VerbsPlan,
+    /// Of the layer forward.
+    #[serde(default)]
+    pub router: Option<RouterPlan>,
     /// Bytes of a message; for TCP, of a write.
     pub bytes: u32,
     /// Without the warm-up.
@@ -140,6 +158,7 @@ impl Plan {
             layer,
             transport,
             verbs,
+            router: None,
             bytes,
             duration,
             per_second,
@@ -161,12 +180,34 @@ impl Plan {
         device.ok_or(PerfError::Plan("no device for an end".into()))
     }
 
+    /// The longest message.
+    pub const fn bytes_max(&self) -> u32 {
+        match (self.layer, self.transport) {
+            (Layer::Verbs, MeasuredTransport::Ud) => 2048,
+            (Layer::Verbs | Layer::Tcp, _) => MESSAGE_BYTES_MAX,
+            (Layer::Udp, MeasuredTransport::Ud) => UDP_BYTES_MAX[1],
+            (Layer::Udp, _) => UDP_BYTES_MAX[0],
+            (Layer::Forward, _) => FORWARDED_BYTES[1],
+        }
+    }
+
+    /// Sizes from a byte to the longest message.
+    pub fn sweep(&self) -> Vec<u32> {
+        if self.verbs.op == VerbsOp::Atomic {
+            return vec![8];
+        }
+        let most = self.bytes_max();
+        let powers = (0..u32::BITS).step_by(2).map(|power| 1 << power);
+        powers.take_while(|bytes| *bytes < most).chain([most]).collect()
+    }
+
     /// Refuses a plan that cannot be measured; the error says what can.
     pub fn check(&self) -> Result<(), PerfError> {
         let refuse = |why: &str| Err(PerfError::Plan(why.into()));
         if self.bytes == 0 {
             return refuse("--size 0 is too small; write --size 1 or more");
         }
+        self.check_router()?;
         if self.sleeps && (self.layer == Layer::Verbs || self.what != What::Lat) {
             return refuse("--sleep is for lat of the layers udp and tcp");
         }
@@ -176,14 +217,8 @@ impl Plan {
             return refuse("--sockets is for lat and connect of --layer tcp, without --sleep");
         }
         self.check_verbs()?;
-        let bytes_max = match (self.layer, self.transport) {
-            (Layer::Verbs, MeasuredTransport::Ud) => 2048,
-            (Layer::Verbs | Layer::Tcp, _) => MESSAGE_BYTES_MAX,
-            (Layer::Udp, MeasuredTransport::Ud) => UDP_BYTES_MAX[1],
-            (Layer::Udp, _) => UDP_BYTES_MAX[0],
-        };
-        if self.bytes > bytes_max {
-            let why = format!("--size is above the maximum here, {bytes_max} bytes");
+        if self.bytes > self.bytes_max() {
+            let why = format!("--size is above the maximum here, {} bytes", self.bytes_max());
             return refuse(&why);
         }
         match (self.what, self.layer) {
@@ -206,6 +241,33 @@ impl Plan {
 }
 
 impl Plan {
+    fn check_router(&self) -> Result<(), PerfError> {
+        let refuse = |why: &str| Err(PerfError::Plan(why.into()));
+        let (is_forward, is_alone) =
+            (self.layer == Layer::Forward, self.devices.is_none() && !self.processes);
+        match self.router {
+            None if is_forward => refuse("--layer forward needs --routes"),
+            Some(_) if !is_forward => {
+                refuse("--routes, --flows and --ipv6 are for --layer forward")
+            }
+            Some(_) if self.what != What::Rate || self.per_second.is_some() => refuse(
+                "--layer forward is for rate, without --rate; pollux-perf forward --rfc2544 \
+                        offers packets at a rate",
+            ),
+            Some(_) if !is_alone => refuse("--layer forward has neither devices nor processes"),
+            Some(_) if self.bytes < FORWARDED_BYTES[0] => {
+                refuse("a packet has its headers: write --size 40 or more")
+            }
+            Some(RouterPlan { routes, flows, .. })
+                if !(1..=ROUTES_MAX).contains(&routes)
+                    || !flows.is_none_or(|flows| (1..=ROUTES_MAX).contains(&flows)) =>
+            {
+                refuse("write 1 to 2000000 routes and flows")
+            }
+            _ => Ok(()),
+        }
+    }
+
     fn check_verbs(&self) -> Result<(), PerfError> {
         let refuse = |why: &str| Err(PerfError::Plan(why.into()));
         if self.layer != Layer::Verbs || self.what == What::Connect {
@@ -238,9 +300,10 @@ impl Plan {
         }
     }
 
-    /// Whether latencies are of whole round trips: the other end sends no message back.
+    /// Whether latencies are of whole round trips: the other end sends no message back, or messages
+    /// wait before they are sent.
     pub const fn is_of_whole_round_trips(&self) -> bool {
-        matches!(self.verbs.op, VerbsOp::Read | VerbsOp::Atomic)
+        matches!(self.verbs.op, VerbsOp::Read | VerbsOp::Atomic) || self.per_second.is_some()
     }
 
     /// What is measured, without the size of messages.
@@ -252,7 +315,10 @@ impl Plan {
         }
         let by = match self.program {
             Some(program) => format!("{what} of {layer}, {} sockets", text(&program)),
-            None => format!("{what} of {layer} over {}", text(&self.transport)),
+            None => match &self.router {
+                Some(router) => format!("{what} of {layer}, {router}"),
+                None => format!("{what} of {layer} over {}", text(&self.transport)),
+            },
         };
         let rate = self.per_second.map(|rate| format!(", {rate}/s")).unwrap_or_default();
         let sleeps = if self.sleeps { ", server sleeps" } else { "" };
@@ -260,6 +326,14 @@ impl Plan {
         let unchecked = if self.unchecked { ", unchecked" } else { "" };
         let verbs = &self.verbs;
         format!("{by}{rate}{verbs}{sleeps}{ends}{unchecked}")
+    }
+}
+
+impl fmt::Display for RouterPlan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let family = if self.ipv6 { "IPv6" } else { "IPv4" };
+        write!(f, "{} routes of {family}", self.routes)?;
+        self.flows.map_or(Ok(()), |flows| write!(f, ", {flows} flows"))
     }
 }
 
@@ -290,6 +364,9 @@ pub enum MeasurementOutcome {
         /// How late the sender was at most, of messages at fixed times.
         #[serde(default)]
         late_max_ns: Option<f64>,
+        /// The rate of each part.
+        #[serde(default)]
+        timeline: Timeline,
     },
     Connections {
         per_second: f64,
@@ -321,13 +398,15 @@ impl MeasurementOutcome {
     pub fn one_way(plan: &Plan, per_second: f64, sent: u64, received: u64) -> Self {
         let lost = sent.saturating_sub(received);
         let per_second = per_second * received as f64 / sent.max(1) as f64;
-        Self::OneWay { per_second, bytes: plan.bytes, sent, lost, late_max_ns: None }
+        let (bytes, late_max_ns, timeline) = (plan.bytes, None, Timeline::new());
+        Self::OneWay { per_second, bytes, sent, lost, late_max_ns, timeline }
     }
 
-    /// With how late a sender was at most, of messages at fixed times.
-    pub fn with_late(mut self, late: Option<Duration>) -> Self {
-        if let Self::OneWay { late_max_ns, .. } = &mut self {
+    /// With the course of a stream, and how late its sender was at most.
+    pub fn with_course(mut self, course: Timeline, late: Option<Duration>) -> Self {
+        if let Self::OneWay { late_max_ns, timeline, .. } = &mut self {
             *late_max_ns = late.map(|late| late.as_nanos() as f64);
+            *timeline = course;
         }
         self
     }

@@ -193,7 +193,7 @@ fn measure<S: Sockets>(
             };
             connection()?;
             let first_ns = Some(begun.elapsed().as_nanos() as f64);
-            let per_second = per_second(plan.duration, connection)?;
+            let per_second = per_second(plan.duration, connection)?.per_second;
             Ok(MeasurementOutcome::Connections { per_second, first_ns })
         }
         What::Bw | What::Rate => unreachable!("Plan::check refuses it"),

@@ -18,7 +18,7 @@ use crate::environment::Environment;
 use crate::error::PerfError;
 use crate::exchange::Exchange;
 use crate::pair::{Process, play, prioritize, with_priority};
-use crate::plan::{EndRole, Measured, Plan, ProgramSockets};
+use crate::plan::{EndRole, Layer, Measured, Plan, ProgramSockets};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::sockopt;
 use serde::{Deserialize, Serialize};
@@ -33,7 +33,7 @@ use std::time::Duration;
 /// Of the server.
 pub const PORT: u16 = 7_091;
 /// Counts changes of what the ends say to each other.
-const PROTOCOL: u32 = 2;
+const PROTOCOL: u32 = 3;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// From the end of a client to that of its process here, if that does not end by itself.
 const GRACE: Duration = Duration::from_secs(1);
@@ -135,7 +135,10 @@ pub fn serve_one(config: &str) -> Result<String, PerfError> {
     };
     match play_for() {
         Ok(plan) => Ok(about(&plan)),
-        Err(error) => Err(PerfError::Local(about(&error))),
+        Err(error) => {
+            exchange.fail(&error);
+            Err(PerfError::Local(about(&error)))
+        }
     }
 }
 
@@ -169,6 +172,10 @@ fn plan_here(plan: Plan, config: &ServeConfig, here: SocketAddr) -> Result<Plan,
 /// alone.
 pub fn measure(plan: &Plan, server: &str) -> Result<(Measured, MeasuredServer), PerfError> {
     plan.check()?;
+    if plan.layer == Layer::Forward {
+        let why = "--layer forward has no other end: omit --connect";
+        return Err(PerfError::Plan(why.into()));
+    }
     if plan.devices.is_none() && plan.program != Some(ProgramSockets::Kernel) {
         let why = "--connect needs the --device of this end, but for --sockets kernel";
         return Err(PerfError::Plan(why.into()));

@@ -4,11 +4,13 @@
 //! ends a round trip and begins the next. In an open loop messages are scheduled at fixed times;
 //! latency counts from the scheduled send time, so a pause of the machine shows in every message
 //! that it delayed and not in one only (coordinated omission).
+//!
+//! In a closed loop a latency is half a round trip; in an open loop, the whole.
 
 use crate::error::PerfError;
 use base64::prelude::{BASE64_STANDARD, Engine};
 use hdrhistogram::Histogram;
-use hdrhistogram::serialization::{Serializer, V2DeflateSerializer};
+use hdrhistogram::serialization::{Deserializer, Serializer, V2DeflateSerializer};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
@@ -23,6 +25,12 @@ pub struct Latency {
     pub samples: u64,
     /// Messages that were lost and sent again, including those of the warm-up.
     pub lost: u64,
+    /// In an open loop, how many messages were answered per second.
+    #[serde(default)]
+    pub achieved_per_second: Option<f64>,
+    /// The mean of each part, in nanoseconds.
+    #[serde(default)]
+    pub timeline: Timeline,
     /// Until the first message was answered, which is before the warm-up: both ways, with all that
     /// had to be found and opened for it.
     pub first_ns: f64,
@@ -55,6 +63,8 @@ impl Latency {
         Self {
             samples: round_trips.len(),
             lost: 0,
+            achieved_per_second: None,
+            timeline: Timeline::new(),
             first_ns: first.as_nanos() as f64,
             min_ns: half(round_trips.min()),
             mean_ns: round_trips.mean() / 2.0,
@@ -65,13 +75,45 @@ impl Latency {
     }
 }
 
+/// Messages above a percentile, at least: less are chance.
+const ABOVE_MIN: f64 = 10.0;
+
+impl Percentile {
+    /// Whether so many messages say anything about it.
+    pub fn is_of(&self, samples: u64) -> bool {
+        let above = samples as f64 * (100.0 - self.percent) / 100.0;
+        self.percent <= 75.0 || above + 1e-6 >= ABOVE_MIN
+    }
+}
+
 impl Latency {
-    /// Of messages that are not sent back: not half of their round trips.
+    /// Of all messages of several rounds, whose times are those of whole round trips or of halves;
+    /// `None` without rounds.
+    pub fn merged<'a>(rounds: impl Iterator<Item = &'a Self>, is_whole: bool) -> Option<Self> {
+        let (mut all, mut lost, mut first, mut achieved) = (histogram(), 0, None, Vec::new());
+        for round in rounds {
+            let bytes = BASE64_STANDARD.decode(&round.round_trips).ok()?;
+            let round_trips: Histogram<u64> =
+                Deserializer::new().deserialize(&mut &bytes[..]).ok()?;
+            all.add(&round_trips).ok()?;
+            lost += round.lost;
+            achieved.extend(round.achieved_per_second);
+            first.get_or_insert(Duration::from_nanos(round.first_ns as u64));
+        }
+        // The worst of them.
+        let achieved_per_second = achieved.into_iter().reduce(f64::min);
+        let merged = Self { lost, achieved_per_second, ..Self::of(&all, first?) };
+        Some(if is_whole { merged.of_whole_round_trips() } else { merged })
+    }
+
+    /// Of messages that are not sent back, or that wait before they are sent: not half of their
+    /// round trips.
     pub fn of_whole_round_trips(mut self) -> Self {
         for time in [&mut self.min_ns, &mut self.mean_ns, &mut self.max_ns] {
             *time *= 2.0;
         }
         self.percentiles.iter_mut().for_each(|one| one.ns *= 2.0);
+        self.timeline.iter_mut().for_each(|[_, mean]| *mean *= 2.0);
         self
     }
 }
@@ -91,6 +133,43 @@ pub fn histogram() -> Histogram<u64> {
 /// The sender of a message is awake for this time before the message is due.
 const AWAKE: Duration = Duration::from_micros(500);
 
+/// The course of a round: the figure of each part of it, after the seconds since its begin.
+pub type Timeline = Vec<[f64; 2]>;
+
+/// Parts of a round.
+const PARTS: u32 = 20;
+
+struct Course {
+    part: Duration,
+    /// When this part began, since the begin of the round.
+    begun: Duration,
+    /// Of this part.
+    count: u64,
+    sum: u64,
+    timeline: Timeline,
+}
+
+impl Course {
+    const fn new(duration: Duration) -> Self {
+        let (part, begun) =
+            (Duration::from_nanos(duration.as_nanos() as u64 / PARTS as u64), Duration::ZERO);
+        Self { part, begun, count: 0, sum: 0, timeline: Vec::new() }
+    }
+
+    /// Adds a value; at the end of a part, `figure` is that of its sum, its count and its seconds.
+    fn add(&mut self, elapsed: Duration, value: u64, figure: impl Fn(f64, f64, f64) -> f64) {
+        self.count += 1;
+        self.sum += value;
+        let seconds = elapsed.saturating_sub(self.begun);
+        if seconds >= self.part {
+            let middle = self.begun + seconds / 2;
+            let figure = figure(self.sum as f64, self.count as f64, seconds.as_secs_f64());
+            self.timeline.push([middle.as_secs_f64(), figure]);
+            (self.begun, self.count, self.sum) = (elapsed, 0, 0);
+        }
+    }
+}
+
 /// Runs round trips for a duration: in a closed loop, or in an open loop at `per_second`.
 #[expect(clippy::disallowed_methods, reason = "this is what is measured")]
 pub fn ping_pong(
@@ -106,7 +185,8 @@ pub fn ping_pong(
     }
     let mut round_trips = histogram();
     let interval = per_second.map(|rate| Duration::from_secs(1) / rate);
-    let mut due = Instant::now();
+    let (begun, mut course) = (Instant::now(), Course::new(duration));
+    let mut due = begun;
     let end = due + duration;
     loop {
         if interval.is_some() {
@@ -114,11 +194,23 @@ pub fn ping_pong(
         }
         round()?;
         let now = Instant::now();
-        round_trips.saturating_record(now.duration_since(due).as_nanos() as u64);
+        let took = now.duration_since(due).as_nanos() as u64;
+        round_trips.saturating_record(took);
+        course.add(now.duration_since(begun), took, |sum, count, _| sum / count / 2.0);
         due = interval.map_or(now, |interval| due + interval);
         // Every message scheduled within the duration counts, late ones included.
         if due >= end {
-            return Ok(Latency::of(&round_trips, first));
+            let latency = Latency { timeline: course.timeline, ..Latency::of(&round_trips, first) };
+            return Ok(match interval {
+                // A message that waits until it is sent does so before the way there alone.
+                Some(_) => Latency {
+                    achieved_per_second: Some(
+                        latency.samples as f64 / begun.elapsed().as_secs_f64(),
+                    ),
+                    ..latency.of_whole_round_trips()
+                },
+                None => latency,
+            });
         }
     }
 }
@@ -136,23 +228,32 @@ fn wait_until(due: Instant) {
     }
 }
 
+#[derive(Clone, Debug, PartialEq)]
+pub struct MeasuredRate {
+    pub per_second: f64,
+    pub timeline: Timeline,
+}
+
 /// Calls `some` for a duration; returns the sum of its results per second.
 #[expect(clippy::disallowed_methods, reason = "this is what is measured")]
 pub fn per_second(
     duration: Duration,
     mut some: impl FnMut() -> Result<u64, PerfError>,
-) -> Result<f64, PerfError> {
+) -> Result<MeasuredRate, PerfError> {
     let warm = Instant::now() + WARM_UP;
     while Instant::now() < warm {
         some()?;
     }
-    let (begun, mut count) = (Instant::now(), 0);
+    let (begun, mut count, mut course) = (Instant::now(), 0, Course::new(duration));
     loop {
-        count += some()?;
+        let some = some()?;
+        count += some;
         let elapsed = begun.elapsed();
+        course.add(elapsed, some, |sum, _, seconds| sum / seconds);
         // On a busy machine nothing may have been counted yet.
         if elapsed >= duration && count > 0 {
-            return Ok(count as f64 / elapsed.as_secs_f64());
+            let per_second = count as f64 / elapsed.as_secs_f64();
+            return Ok(MeasuredRate { per_second, timeline: course.timeline });
         }
     }
 }
@@ -176,6 +277,11 @@ impl Schedule {
     /// How many more are due by now, after those that were sent.
     pub fn due(&mut self, sent: u64) -> u64 {
         self.per_second.map_or(u64::MAX, |rate| self.due_after(sent, rate, self.begun.elapsed()))
+    }
+
+    /// How many that fell due are not sent; none without a rate.
+    pub fn left(&mut self, sent: u64) -> u64 {
+        if self.per_second.is_some() { self.due(sent) } else { 0 }
     }
 
     fn due_after(&mut self, sent: u64, rate: f64, elapsed: Duration) -> u64 {
@@ -215,6 +321,49 @@ mod tests {
     }
 
     #[test]
+    fn a_course_has_each_part_once_and_a_pause_in_the_middle_of_its_own() {
+        let mut course = Course::new(Duration::from_secs(2));
+        let times = (0..=2000).step_by(10).filter(|time| !(505..905).contains(time));
+        for time in times {
+            course.add(Duration::from_millis(time), 7, |sum, count, seconds| {
+                assert!((sum / count - 7.0).abs() < 1e-9);
+                count / seconds
+            });
+        }
+        let parts = course.timeline;
+        assert_eq!(parts.len(), 16);
+        assert!(
+            parts.iter().all(|[at, rate]| *rate > 99.0 || (0.4..0.9).contains(at)),
+            "{parts:?}"
+        );
+        let pause = parts.iter().find(|[_, rate]| *rate < 30.0).expect("it shows");
+        assert!((0.5..0.9).contains(&pause[0]), "{parts:?}");
+    }
+
+    #[test]
+    fn rounds_together_are_their_messages_together() {
+        let round = |times: std::ops::RangeInclusive<u64>| {
+            let mut round_trips = histogram();
+            times.for_each(|time| round_trips.record(time * 2).expect("within the bounds"));
+            Latency { lost: 1, ..Latency::of(&round_trips, Duration::from_micros(7)) }
+        };
+        let rounds = [round(1..=100), round(901..=1000)];
+        let merged = Latency::merged(rounds.iter(), false).expect("there are two");
+        assert_eq!((merged.samples, merged.lost, merged.min_ns), (200, 2, 1.0));
+        assert_eq!((merged.percentile(50.0), merged.percentile(75.0)), (Some(100.0), Some(950.0)));
+        let whole = Latency::merged(rounds.iter(), true).expect("there are two");
+        assert_eq!(whole.percentile(50.0), Some(200.0));
+        assert_eq!(Latency::merged([].into_iter(), false), None);
+    }
+
+    #[test]
+    fn percentiles_need_messages_above_them() {
+        let at = |percent| Percentile { percent, ns: 0.0 };
+        assert!(at(50.0).is_of(1) && at(90.0).is_of(100) && at(99.999).is_of(1_000_000));
+        assert!(!at(90.0).is_of(99) && !at(99.9).is_of(9_999));
+    }
+
+    #[test]
     fn a_stream_that_was_held_up_sends_what_it_missed_and_says_how_late_it_was() {
         let mut schedule = Schedule::new(Some(1000));
         let mut sent = 0;
@@ -230,6 +379,7 @@ mod tests {
         assert_eq!(after(132), (30, Some(Duration::from_millis(29))));
         assert_eq!((after(132).0, sent), (0, 133));
         assert_eq!((Schedule::new(None).due(7), Schedule::new(None).late_max()), (u64::MAX, None));
+        assert_eq!(Schedule::new(None).left(7), 0);
     }
 
     #[test]
@@ -249,6 +399,8 @@ mod tests {
         let held_up = latency.percentile(90.0).expect("it is kept");
         // Of 800 messages 200 were due in the pause, nine in ten of them a tenth of it before its
         // end or more.
-        assert!(held_up * 2.0 > pause.as_nanos() as f64 / 10.0, "{latency:?}");
+        assert!(held_up > pause.as_nanos() as f64 / 10.0, "{latency:?}");
+        assert!(latency.max_ns >= pause.as_nanos() as f64, "{latency:?}");
+        assert!(latency.achieved_per_second.is_some_and(|rate| rate <= 10_500.0), "{latency:?}");
     }
 }

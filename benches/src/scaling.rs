@@ -111,7 +111,10 @@ fn exchange(
 impl fmt::Display for Scaling {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}", self.environment)?;
-        writeln!(f, "medians (and intervals at 95 %, from six rounds on)")?;
+        writeln!(
+            f,
+            "medians (and intervals at 95 %, from six rounds on); the ratio is that of each round"
+        )?;
         writeln!(f, "{:20}  {:>34}  {:>34}  {:>20}", "", "one worker", "two workers", "ratio")?;
         for ScalingRow { what, one, two, ratio } in &self.rows {
             let [one, two] = [one, two].map(ToString::to_string);

@@ -114,8 +114,8 @@ fn client_udp(
         payloads.iter_mut().for_each(|one| payload::prepare(&mut one[..], bytes));
     }
     let (mut sent, mut schedule) = (0, Schedule::new(plan.per_second));
-    let rate = per_second(plan.duration, || {
-        let due = schedule.due(sent).min(BATCH as u64) as usize;
+    let mut send = |due: u64| {
+        let due = due.min(BATCH as u64) as usize;
         if !plan.unchecked {
             for (message, number) in payloads[..due].iter_mut().zip(sent..) {
                 payload::write(&mut message[..], bytes, number);
@@ -129,11 +129,23 @@ fn client_udp(
         };
         let count = poll(send, || false)?.unwrap_or(0) as u64;
         sent += count;
+        Ok::<_, PerfError>((count, sent))
+    };
+    let mut all = 0;
+    let rate = per_second(plan.duration, || {
+        let count;
+        (count, all) = send(schedule.due(all))?;
         Ok(count)
     })?;
-    exchange.send(&sent)?;
-    let outcome = MeasurementOutcome::one_way(plan, rate, sent, exchange.receive()?);
-    Ok(outcome.with_late(schedule.late_max()))
+    let mut left = schedule.left(all);
+    while left > 0 {
+        let count;
+        (count, all) = send(left)?;
+        left -= count;
+    }
+    exchange.send(&all)?;
+    let outcome = MeasurementOutcome::one_way(plan, rate.per_second, all, exchange.receive()?);
+    Ok(outcome.with_course(rate.timeline, schedule.late_max()))
 }
 
 /// Each request has a number, and is sent again after [`POLLS_IDLE`] empty polls.
@@ -271,7 +283,7 @@ fn client_tcp(
                 connect(interface)?;
                 Ok(1)
             })?;
-            Ok(MeasurementOutcome::Connections { per_second: rate, first_ns: None })
+            Ok(MeasurementOutcome::Connections { per_second: rate.per_second, first_ns: None })
         }
         What::Bw | What::Rate => {
             let (mut sent, mut at) = (0, plan.bytes as usize);
@@ -296,10 +308,15 @@ fn client_tcp(
             let counted = read_exact(&mut stream, &mut received, || false)?;
             counted.ok_or(PerfError::OtherEnd("it closed the stream before the end".into()))?;
             let lost = sent.saturating_sub(u64::from_be_bytes(received));
-            let (per_second, late_max_ns) = (rate, None);
-            let outcome =
-                MeasurementOutcome::OneWay { per_second, bytes: 1, lost, sent, late_max_ns };
-            Ok(outcome.with_late(schedule.late_max()))
+            let outcome = MeasurementOutcome::OneWay {
+                per_second: rate.per_second,
+                bytes: 1,
+                sent,
+                lost,
+                late_max_ns: None,
+                timeline: Vec::new(),
+            };
+            Ok(outcome.with_course(rate.timeline, schedule.late_max()))
         }
     }
 }

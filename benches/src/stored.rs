@@ -9,7 +9,7 @@ use crate::environment::Environment;
 use crate::error::PerfError;
 use crate::judgement::{Budget, BudgetVerdict, Estimate};
 use crate::plan::{Measured, MeasurementOutcome, Plan, What};
-use crate::samples::Latency;
+use crate::samples::{Latency, Timeline};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -26,6 +26,10 @@ pub struct StoredRun {
     /// Of the other host, if there is one.
     pub server_environment: Option<Environment>,
     pub controls: Controls,
+    /// When it went on after an interruption, by RFC 3339; environment and controls are of its
+    /// begin.
+    #[serde(default)]
+    pub resumed_at: Vec<String>,
     /// The programs that were compared with, and their versions.
     #[serde(default)]
     pub peers: Vec<String>,
@@ -101,8 +105,8 @@ pub enum StoredRunError {
 impl StoredRun {
     pub fn new(environment: Environment, controls: Controls) -> Self {
         let (schema, server_environment) = (SCHEMA.into(), None);
-        let (peers, rows) = (Vec::new(), Vec::new());
-        Self { schema, environment, server_environment, controls, peers, rows }
+        let (resumed_at, peers, rows) = (Vec::new(), Vec::new(), Vec::new());
+        Self { schema, environment, server_environment, controls, resumed_at, peers, rows }
     }
 
     pub fn read(path: &Path) -> Result<Self, StoredRunError> {
@@ -168,12 +172,24 @@ impl StoredRow {
         }
     }
 
-    pub fn latencies(&self) -> impl Iterator<Item = &Latency> {
+    /// The rounds that count: those of the figures.
+    pub fn counted(&self) -> impl Iterator<Item = &Measured> {
         let outcomes = self.measured().map_or(&[][..], |(_, outcomes)| outcomes);
-        outcomes.iter().filter_map(|one| match &one.outcome {
+        let all = self.figures.len() == outcomes.len();
+        outcomes.iter().filter(move |one| all || !one.is_disturbed())
+    }
+
+    /// Of the rounds that count.
+    pub fn latencies(&self) -> impl Iterator<Item = &Latency> {
+        self.counted().filter_map(|one| match &one.outcome {
             MeasurementOutcome::Latency(latency) => Some(latency),
             _ => None,
         })
+    }
+
+    /// Of all messages of the rounds that count.
+    pub fn latency(&self) -> Option<Latency> {
+        Latency::merged(self.latencies(), self.measured()?.0.is_of_whole_round_trips())
     }
 
     pub fn compared(&self) -> Option<&Compared> {
@@ -181,6 +197,23 @@ impl StoredRow {
             RowSource::Measured { .. } => None,
             RowSource::Compared(compared) => Some(compared),
         }
+    }
+}
+
+/// The course of a round, in the unit of its row.
+pub fn timeline(plan: &Plan, outcome: &MeasurementOutcome) -> Timeline {
+    let scaled = |timeline: &Timeline, by: f64| {
+        timeline.iter().map(|[at, figure]| [*at, figure * by]).collect()
+    };
+    match outcome {
+        MeasurementOutcome::Latency(latency) => latency.timeline.clone(),
+        MeasurementOutcome::OneWay { timeline, .. } if plan.what == What::Rate => {
+            scaled(timeline, 1e-6)
+        }
+        MeasurementOutcome::OneWay { timeline, bytes, .. } => {
+            scaled(timeline, f64::from(*bytes) * 1e-9)
+        }
+        MeasurementOutcome::Connections { .. } => Vec::new(),
     }
 }
 

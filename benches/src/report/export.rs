@@ -1,18 +1,47 @@
 //! A run for other programs: values with commas, and a log that HdrHistogram's tools read.
 
+use crate::plan::{MeasurementOutcome, Plan};
+use crate::samples::Latency;
 use crate::stored::{StoredRow, StoredRun};
-use std::fmt::Write;
+use std::fmt::{Debug, Write};
 
-/// A line for each figure of each row.
+/// A line for each figure of each row. Of a comparison, only ratios.
 pub fn csv(run: &StoredRun) -> String {
-    let mut text = String::from("name,unit,round,figure\n");
+    let mut text = String::from(
+        "name,unit,round,figure,what,layer,transport,bytes,messages,lost,p99_ns,p99_9_ns,max_ns\n",
+    );
     for row in &run.rows {
-        for (figure, round) in row.figures.iter().zip(1..) {
-            let line = [&row.name, &row.unit].map(|text| quote(text)).join(",");
-            writeln!(text, "{line},{round},{figure}").expect("a string takes all");
+        let measured: Vec<_> = row.measured().map_or(Vec::new(), |(plan, _)| {
+            row.counted().map(|one| of_outcome(plan, &one.outcome)).collect()
+        });
+        for (nth, figure) in row.figures.iter().enumerate() {
+            let [name, unit] = [&row.name, &row.unit].map(|text| quote(text));
+            let rest = measured.get(nth).map_or(",,,,,,,,", String::as_str);
+            writeln!(text, "{name},{unit},{},{figure},{rest}", nth + 1)
+                .expect("a string takes all");
         }
     }
     text
+}
+
+/// The columns of a round of a plan.
+fn of_outcome(plan: &Plan, outcome: &MeasurementOutcome) -> String {
+    let lower = |value: &dyn Debug| format!("{value:?}").to_lowercase();
+    let [what, layer, transport] = [lower(&plan.what), lower(&plan.layer), lower(&plan.transport)];
+    let rest = match outcome {
+        MeasurementOutcome::Latency(latency) => {
+            let tail = [99.0, 99.9].map(|percent| {
+                let found = latency.percentiles.iter().find(|one| one.percent == percent);
+                let found = found.filter(|one| one.is_of(latency.samples));
+                found.map(|one| one.ns.to_string()).unwrap_or_default()
+            });
+            let Latency { samples, lost, max_ns, .. } = latency;
+            format!("{samples},{lost},{},{max_ns}", tail.join(","))
+        }
+        MeasurementOutcome::OneWay { sent, lost, .. } => format!("{sent},{lost},,,"),
+        MeasurementOutcome::Connections { .. } => ",,,,".into(),
+    };
+    format!("{what},{layer},{transport},{},{rest}", plan.bytes)
 }
 
 /// Quoted if it has to be (RFC 4180, 2).
@@ -56,8 +85,8 @@ mod tests {
     use super::*;
     use crate::controls::Controls;
     use crate::environment::Environment;
-    use crate::plan::{Layer, Measured, MeasuredTransport, MeasurementOutcome, Plan, What};
-    use crate::samples::{self, Latency};
+    use crate::plan::{Layer, Measured, MeasuredTransport, What};
+    use crate::samples;
     use hdrhistogram::serialization::interval_log::{IntervalLogIterator, LogEntry};
     use std::time::Duration;
 
@@ -82,7 +111,15 @@ mod tests {
         let controls = Controls { copy_bytes_per_second: 10e9, cache_line_ns: None };
         let mut run = StoredRun::new(Environment::now(None), controls);
         run.rows = vec![StoredRow::new(plan, vec![measured(), measured()], false)];
-        assert_eq!(csv(&run).lines().count(), 3);
+        let lines = csv(&run);
+        let lines: Vec<_> = lines.lines().collect();
+        assert_eq!(lines.len(), 3);
+        assert_eq!(
+            lines[1],
+            "\"lat of verbs over rc, 64 bytes\",ns,1,25007.5,lat,verbs,rc,64,100,0,,,50015.5"
+        );
+        let commas = |line: &str| line.replace(", ", "").matches(',').count();
+        assert!(lines.iter().all(|line| commas(line) == 12), "{lines:?}");
         let log = hdr_log(&run);
         let entries: Vec<_> =
             IntervalLogIterator::new(log.as_bytes()).filter_map(Result::ok).collect();

@@ -105,24 +105,18 @@ mod tests {
     use crate::controls::Controls;
     use crate::judgement::{Budget, Estimate};
     use crate::plan::{Layer, Measured, MeasuredTransport, MeasurementOutcome, Plan, What};
-    use crate::samples::{Latency, Percentile};
+    use crate::samples::{self, Latency};
     use crate::stored::{Better, Compared, RowSource, StoredRow};
+    use std::time::Duration;
 
     const CONTROLS: Controls = Controls { copy_bytes_per_second: 10e9, cache_line_ns: None };
 
     fn latency(median: f64) -> Measured {
-        let percentiles = [50.0, 90.0, 99.0, 99.9].into_iter().zip([1.0, 1.5, 2.0, 9.0]);
-        let at = |(percent, factor)| Percentile { percent, ns: factor * median };
-        let latency = Latency {
-            samples: 1000,
-            lost: 1,
-            first_ns: median * 1000.0,
-            min_ns: median / 2.0,
-            mean_ns: median,
-            percentiles: percentiles.map(at).collect(),
-            max_ns: median * 100.0,
-            round_trips: String::new(),
-        };
+        let mut round_trips = samples::histogram();
+        for time in (50..=150).map(|percent| median * f64::from(percent) / 50.0) {
+            round_trips.record(time as u64).expect("within the bounds");
+        }
+        let latency = Latency::of(&round_trips, Duration::from_micros(100));
         Measured {
             outcome: MeasurementOutcome::Latency(latency),
             setup_seconds: 0.1,

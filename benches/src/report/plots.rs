@@ -1,10 +1,10 @@
 //! The plots of a run.
 
 use super::plot::{Axis, Mark, Plot};
-use crate::judgement::{Estimate, three_digits};
-use crate::plan::{Plan, What};
+use crate::judgement::three_digits;
+use crate::plan::{Measured, Plan, What};
 use crate::samples::Latency;
-use crate::stored::{StoredRow, StoredRun};
+use crate::stored::{self, StoredRow, StoredRun};
 
 /// More sizes would not have space on their axis.
 const SIZES_AS_TICKS_MAX: usize = 8;
@@ -58,20 +58,16 @@ fn binary(bytes: u32) -> String {
     }
 }
 
-/// The latency at each percentile, of each round, and the median of all.
+/// The latency at each percentile, of each round, and of all together.
 fn percentiles(row: &StoredRow) -> Option<Plot> {
     // So that each nine has the same width.
     let nines = |percent: f64| -(1.0 - percent / 100.0).log10();
-    let first = row.latencies().next()?;
-    let of_round = |latency: &Latency| {
-        let points = latency.percentiles.iter().map(|one| (nines(one.percent), one.ns));
-        Mark::Line { points: points.collect(), is_strong: false }
+    let line = |latency: &Latency, is_strong| {
+        let known = latency.percentiles.iter().filter(|one| one.is_of(latency.samples));
+        let points = known.map(|one| (nines(one.percent), one.ns));
+        Mark::Line { points: points.collect(), is_strong }
     };
-    let middle = first.percentiles.iter().filter_map(|one| {
-        let values = row.latencies().filter_map(|latency| latency.percentile(one.percent));
-        Some((nines(one.percent), Estimate::of(values.collect())?.median))
-    });
-    let middle = Mark::Line { points: middle.collect(), is_strong: true };
+    let all = line(&row.latency()?, true);
     let ticks = [50.0, 90.0, 99.0, 99.9, 99.99, 99.999];
     Some(Plot {
         title: format!("{}: percentiles", row.name),
@@ -81,7 +77,7 @@ fn percentiles(row: &StoredRow) -> Option<Plot> {
             ticks: ticks.map(|part| (nines(part), part.to_string())).to_vec(),
         },
         y: Axis { label: row.unit.clone(), is_log: true, ticks: Vec::new() },
-        marks: row.latencies().map(of_round).chain([middle]).collect(),
+        marks: row.latencies().map(|latency| line(latency, false)).chain([all]).collect(),
     })
 }
 
@@ -93,8 +89,21 @@ fn rounds(row: &StoredRow) -> Plot {
         interval: None,
         text: format!("round {round}: {} {}", three_digits(*figure), row.unit),
     });
+    let duration = row.measured().map_or(1.0, |(plan, _)| plan.duration.as_secs_f64());
+    // A round is as wide as its number is from the next.
+    let courses = row.measured().map_or(Vec::new(), |(plan, _)| {
+        let course = |(one, round): (&Measured, u32)| {
+            let points = stored::timeline(plan, &one.outcome).into_iter();
+            let points =
+                points.map(|[at, figure]| (f64::from(round) - 0.5 + at / duration, figure));
+            Mark::Line { points: points.collect(), is_strong: false }
+        };
+        let has_course =
+            |mark: &Mark| matches!(mark, Mark::Line { points, .. } if !points.is_empty());
+        row.counted().zip(1u32..).map(course).filter(has_course).collect()
+    });
     let what = match row.measured().map(|(plan, _)| plan.what) {
-        Some(What::Lat) => "median of each round",
+        Some(What::Lat) => "median of each round, and mean over time",
         Some(_) => "each round",
         None => "each pair",
     };
@@ -109,6 +118,11 @@ fn rounds(row: &StoredRow) -> Plot {
                 .collect(),
         },
         y: Axis { label: row.unit.clone(), is_log: false, ticks: Vec::new() },
-        marks: interval.map(|between| Mark::Band { between }).into_iter().chain(dots).collect(),
+        marks: interval
+            .map(|between| Mark::Band { between })
+            .into_iter()
+            .chain(courses)
+            .chain(dots)
+            .collect(),
     }
 }

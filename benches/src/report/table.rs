@@ -3,6 +3,7 @@
 use super::plot::escape;
 use crate::judgement::{Estimate, three_digits};
 use crate::plan::{Measured, MeasurementOutcome};
+use crate::samples::Percentile;
 use crate::stored::{Compared, StoredRow, StoredRun};
 use std::fmt::{self, Write};
 
@@ -70,12 +71,15 @@ fn cell_of(text: &str) -> String {
 fn cells(row: &StoredRow, outcomes: &[Measured]) -> [String; 12] {
     let digits = |value: Option<f64>| value.map_or("-".into(), three_digits);
     let median = |values: Vec<f64>| Estimate::of(values).map(|estimate| estimate.median);
+    let latency = row.latency();
     let tail = |part: f64| {
-        digits(median(row.latencies().filter_map(|latency| latency.percentile(part)).collect()))
+        let latency = latency.as_ref()?;
+        let is_of = |one: &&Percentile| one.percent == part && one.is_of(latency.samples);
+        latency.percentiles.iter().find(is_of).map(|one| one.ns)
     };
     let firsts = row.latencies().map(|latency| latency.first_ns).collect();
     let busy = [0, 1].map(|end| {
-        let cores = median(outcomes.iter().filter_map(|one| one.cores_busy[end]).collect());
+        let cores = median(row.counted().filter_map(|one| one.cores_busy[end]).collect());
         cores.map_or("-".into(), |cores| format!("{cores:.2}"))
     });
     [
@@ -83,14 +87,14 @@ fn cells(row: &StoredRow, outcomes: &[Measured]) -> [String; 12] {
         digits(row.estimate.map(|estimate| estimate.median)),
         interval(row),
         row.unit.clone(),
-        tail(99.0),
-        tail(99.9),
-        digits(row.latencies().map(|latency| latency.max_ns).reduce(f64::max)),
+        digits(tail(99.0)),
+        digits(tail(99.9)),
+        digits(latency.as_ref().map(|latency| latency.max_ns)),
         digits(median(firsts)),
         busy.join(" + "),
-        row.figures.len().to_string(),
+        format!("{} of {}", row.figures.len(), outcomes.len()),
         disturbed(row),
-        outcomes.iter().map(lost).sum::<u64>().to_string(),
+        row.counted().map(lost).sum::<u64>().to_string(),
     ]
 }
 

@@ -79,12 +79,12 @@ pub fn play(
             let begun = Instant::now();
             connecting.connect(&other)?;
             let first = begun.elapsed();
-            let per_second = per_second(plan.duration, || {
+            let rate = per_second(plan.duration, || {
                 connecting.connect(&other)?;
                 Ok(1)
             })?;
             let first_ns = Some(first.as_nanos() as f64);
-            Some(MeasurementOutcome::Connections { per_second, first_ns })
+            Some(MeasurementOutcome::Connections { per_second: rate.per_second, first_ns })
         }
         EndRole::Server => {
             connecting.serve(exchange)?;

@@ -80,7 +80,10 @@ impl<D: Device + ?Sized> RemoteAccess<'_, D> {
             number += 1;
             Ok(())
         })?;
-        Ok(MeasurementOutcome::Latency(latency.of_whole_round_trips()))
+        Ok(MeasurementOutcome::Latency(match self.plan.per_second {
+            Some(_) => latency,
+            None => latency.of_whole_round_trips(),
+        }))
     }
 
     /// Waits for the message with a number in this memory. `false` if `is_over` is true before.

@@ -12,7 +12,7 @@ use super::end::{EndAddress, PostedId, VerbsEnd};
 use super::{POLLS_IDLE, TIMEOUT, not_done};
 use crate::error::PerfError;
 use crate::exchange::Exchange;
-use crate::plan::{EndRole, MeasurementOutcome, Plan};
+use crate::plan::{EndRole, MeasuredTransport, MeasurementOutcome, Plan};
 use crate::samples::{Schedule, per_second};
 use crate::verbs_plan::{POST_LIST_MAX, VerbsOp};
 use pollux_verbs::{Completion, Data, Device, SendFlags, SendOp, SendRequest};
@@ -94,6 +94,11 @@ impl<D: Device + ?Sized> Stream<'_, D> {
             let before = counts.received;
             Ok(self.collect(counts)? + counts.received - before)
         })?;
+        let mut left = schedule.left(posted);
+        while left > 0 {
+            left -= self.send(counts, left)?;
+            self.collect(counts)?;
+        }
         self.finish_sends(counts)?;
         exchange.send(&counts.by_qp())?;
         self.serve(counts, exchange, false)?;
@@ -102,8 +107,8 @@ impl<D: Device + ?Sized> Stream<'_, D> {
         exchange.send(&())?;
         let received: u64 = exchange.receive()?;
         let (sent, received) = (counts.posted() + theirs, counts.received + received);
-        let outcome = MeasurementOutcome::one_way(self.plan, rate, sent, received);
-        Ok(outcome.with_late(schedule.late_max()))
+        let outcome = MeasurementOutcome::one_way(self.plan, rate.per_second, sent, received);
+        Ok(outcome.with_course(rate.timeline, schedule.late_max()))
     }
 
     fn server(&mut self, counts: &mut Counts, exchange: &mut Exchange) -> Result<(), PerfError> {
@@ -116,11 +121,16 @@ impl<D: Device + ?Sized> Stream<'_, D> {
         let op = self.plan.verbs.op;
         match op {
             VerbsOp::Send => self.finish_receives(counts, theirs.iter().sum())?,
-            // They are done: the client has their completions.
+            // They are done: the client has their completions. On an unreliable connection, that
+            // says nothing of their arrival.
             VerbsOp::Write | VerbsOp::Read | VerbsOp::Atomic => {
-                counts.received = theirs.iter().sum();
-                let all = theirs.iter().enumerate();
-                all.for_each(|(qp, done)| self.buffers.check_written(op, qp, *done));
+                for (qp, done) in theirs.iter().enumerate() {
+                    let missing = self.buffers.check_written(op, qp, *done);
+                    counts.received += done - missing;
+                    if self.plan.transport == MeasuredTransport::Rc {
+                        self.buffers.add_wrong(qp, missing);
+                    }
+                }
             }
         }
         exchange.send(&counts.posted())?;

@@ -63,7 +63,7 @@ fn a_client_of_another_version_is_told_what_to_do() {
     stream.set_read_timeout(Some(Duration::from_secs(60))).expect("a socket");
     let mut hello = String::new();
     BufReader::new(stream.try_clone().expect("a socket")).read_line(&mut hello).expect("a line");
-    let other = hello.replace("\"protocol\":2", "\"protocol\":9");
+    let other = hello.replace("\"protocol\":3", "\"protocol\":9");
     assert_ne!(other, hello);
     stream.write_all(other.as_bytes()).expect("it is sent");
     let mut rest = Vec::new();
