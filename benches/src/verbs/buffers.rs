@@ -15,6 +15,8 @@ use pollux_verbs::{Completion, Device, QpType};
 
 /// Looks at a message whose end is here, until all of it has to be.
 const LOOKS_MAX: u32 = 1_000_000;
+/// Of an end.
+const MEMORY_MAX: usize = 4 << 30;
 /// A slot begins on a cache line.
 const ALIGNED_TO: usize = 64;
 
@@ -81,6 +83,13 @@ impl MessageBuffers {
         let qps = usize::from(plan.verbs.qps);
         let slots = if is_shared { 1 } else { (sends + receives) as usize * qps };
         let all = (slots * stride).next_multiple_of(4096);
+        if all > MEMORY_MAX {
+            let why = format!(
+                "{all} bytes of messages would be under way at each end, of {MEMORY_MAX} at most: \
+                 write a smaller --qp, --tx-depth or --size"
+            );
+            return Err(PerfError::Plan(why));
+        }
         // Another process can only read shared memory.
         let memory = if plan.processes { Memory::shared(all) } else { Memory::private(all) };
         let no_memory =

@@ -296,7 +296,8 @@ impl<D: Device + ?Sized> VerbsEnd<D> {
         memory: &Memory,
         (at, bytes): (usize, u32),
     ) -> Result<(), PerfError> {
-        if self.is_inline(op, bytes) {
+        let can_be_inline = matches!(op, SendOp::Send | SendOp::Datagram(_) | SendOp::Write(_));
+        if can_be_inline && self.takes_inline(bytes) {
             return match bytes <= INLINE_BYTES {
                 true => self.post_inline::<{ INLINE_BYTES as usize }>(
                     (qp, op, flags),
@@ -332,9 +333,9 @@ impl<D: Device + ?Sized> VerbsEnd<D> {
         Ok(self.device.post_send(self.qps[qp], &[request])?)
     }
 
-    pub const fn is_inline(&self, op: SendOp, bytes: u32) -> bool {
+    /// Whether messages of this length go inline.
+    pub const fn takes_inline(&self, bytes: u32) -> bool {
         bytes <= self.setup.inline_bytes
-            && matches!(op, SendOp::Send | SendOp::Datagram(_) | SendOp::Write(_))
     }
 
     /// The operation that sends a message of a queue pair to the other end.

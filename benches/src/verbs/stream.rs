@@ -44,6 +44,8 @@ struct Counts {
     depth: u64,
     list: u64,
     every: u64,
+    /// The messages of a call that go inline.
+    inline: Vec<u8>,
 }
 
 impl Counts {
@@ -75,6 +77,12 @@ impl<D: Device + ?Sized> Stream<'_, D> {
             depth: verbs.depth(bytes).into(),
             list: verbs.post_list(bytes).into(),
             every: verbs.completion_every(bytes).into(),
+            inline: match verbs.op {
+                VerbsOp::Send | VerbsOp::Write if self.end.takes_inline(bytes) => {
+                    vec![0; POST_LIST_MAX * bytes as usize]
+                }
+                _ => Vec::new(),
+            },
         };
         match role {
             EndRole::Client => self.client(&mut counts, exchange).map(Some),
@@ -240,10 +248,13 @@ impl<D: Device + ?Sized> Stream<'_, D> {
         count: usize,
     ) -> Result<(), PerfError> {
         let mut messages = [(SendOp::Send, [self.end.sge(0, 0)]); MOST];
-        let mut flags = [SendFlags::NONE; MOST];
+        let (mut flags, bytes) = ([SendFlags::NONE; MOST], self.plan.bytes as usize);
         for nth in 0..count {
             let (op, at, _) = request(self.plan, self.end, self.other, self.buffers, qp);
             messages[nth] = (op, [self.end.sge(at, self.plan.bytes)]);
+            if let Some(message) = counts.inline.chunks_exact_mut(bytes).nth(nth) {
+                assert!(self.buffers.memory.read(at, message), "messages are within the memory");
+            }
             counts.flows[qp].posted += 1;
             if counts.flows[qp].posted.is_multiple_of(counts.every) {
                 flags[nth] = SendFlags::SIGNALED;
@@ -251,8 +262,9 @@ impl<D: Device + ?Sized> Stream<'_, D> {
         }
         let id = PostedId { qp: qp as u32, number: counts.every as u32 }.into();
         let requests: [_; MOST] = std::array::from_fn(|nth| {
-            let (op, sges) = &messages[nth];
-            SendRequest { id, op: *op, flags: flags[nth], data: Data::Sges(sges) }
+            let ((op, sges), inline) = (&messages[nth], counts.inline.chunks_exact(bytes).nth(nth));
+            let data = inline.map_or(Data::Sges(sges), Data::Inline);
+            SendRequest { id, op: *op, flags: flags[nth], data }
         });
         Ok(self.end.device.post_send(self.end.qps[qp], &requests[..count])?)
     }

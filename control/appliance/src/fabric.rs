@@ -5,8 +5,9 @@ use crate::output::say;
 use crate::signals::signals;
 use clap::{Args, ValueEnum};
 use pollux_node::fabric::{FabricConfig, Partitions, Plug, RunningFabric, config, partitions};
+use pollux_wire::mad::smp::NodeType;
 use std::error::Error;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 
 #[derive(Args)]
@@ -107,6 +108,9 @@ pub fn run(arguments: FabricArguments) -> Result<(), Box<dyn Error>> {
     let topology = config::topology(&arguments.topology, arguments.seed, note)?;
     let (nodes, links) = (topology.nodes().len(), topology.links().len());
     let umad = arguments.umad.clone();
+    let hosts = topology.nodes().iter().filter(|node| node.kind == NodeType::CHANNEL_ADAPTER);
+    let hosts: Vec<String> = hosts.map(|node| node.name.clone()).collect();
+    let ports = arguments.socket.as_ref().map(|socket| device_names(socket, &hosts));
     // Before there are sockets, which a signal would leave behind otherwise.
     let (wake, is_over) = signals()?;
     let mut fabric = RunningFabric::new(FabricConfig {
@@ -125,6 +129,9 @@ pub fn run(arguments: FabricArguments) -> Result<(), Box<dyn Error>> {
     })?;
     let spec = arguments.topology;
     say(&format!("fabric {spec}: {nodes} nodes, {links} links, seed {}", arguments.seed));
+    if let Some(ports) = ports.filter(|_| !hosts.is_empty()) {
+        say(&ports);
+    }
     if let Some(name) = umad {
         let preload = "LD_PRELOAD=libumad2sim.so";
         say(&format!("programs: {preload} IBSIM_SOCKNAME={name} SIM_HOST=NODE opensm"));
@@ -132,4 +139,14 @@ pub fn run(arguments: FabricArguments) -> Result<(), Box<dyn Error>> {
     fabric.run(wake, || is_over.load(Ordering::Relaxed))?;
     say("fabric: over");
     Ok(())
+}
+
+/// How programs name the ports of the hosts.
+fn device_names(socket: &Path, hosts: &[String]) -> String {
+    let socket = socket.display();
+    match hosts {
+        [first, .., last] => format!("devices: soft:{socket}@{first} to soft:{socket}@{last}"),
+        [one] => format!("devices: soft:{socket}@{one}"),
+        [] => String::new(),
+    }
 }
