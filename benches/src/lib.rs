@@ -5,8 +5,8 @@
 //! 1. [`plan`]: the measurements; [`pair`]: the two ends of one, in threads or processes;
 //!    [`exchange`]: the control connection between them; [`remote`]: ends on two hosts; [`rounds`]:
 //!    several measurements of a plan, [`campaign`]: of many plans from a file; [`stored`]: a run as
-//!    a file, [`mod@diff`]: what moved from one to another, [`report`]: as a page, a drawing, or
-//!    values for other programs;
+//!    a file, `run_text`: as text, [`mod@diff`]: what moved from one to another, [`report`]: as a
+//!    page, a drawing, or values for other programs;
 //! 2. [`verbs`], [`sockets`]: the layers; [`verbs_plan`]: how queue pairs are used; [`programs`]:
 //!    sockets at their defaults; [`payload`]: what messages carry, and how receivers check it;
 //!    [`mod@echo`]: the engine without sockets; [`bring_up`]: a subnet from cables to active ports;
@@ -92,6 +92,7 @@ pub mod remote;
 pub mod report;
 pub mod rfc2544;
 pub mod rounds;
+mod run_text;
 pub mod samples;
 pub mod scaling;
 pub mod sockets;
