@@ -125,7 +125,8 @@ impl Scale {
 
     /// Round values within the range, a few.
     fn ticks(&self) -> Vec<(f64, String)> {
-        let values: Vec<f64> = if self.is_log {
+        // Of less than a decade there is one power of ten or none.
+        let values: Vec<f64> = if self.is_log && self.most - self.least >= 1.0 {
             let decades = self.most - self.least;
             let within = if decades > 2.5 { &[1.0][..] } else { &[1.0, 2.0, 5.0] };
             let exponents = self.least.floor() as i32..=self.most.ceil() as i32;
@@ -133,9 +134,10 @@ impl Scale {
                 .flat_map(|exponent| within.iter().map(move |one| one * 10f64.powi(exponent)))
                 .collect()
         } else {
-            let step = round_step((self.most - self.least) / 4.0);
-            let first = (self.least / step).ceil() as i64;
-            let last = (self.most / step).floor() as i64;
+            let value = |position: f64| if self.is_log { 10f64.powf(position) } else { position };
+            let (least, most) = (value(self.least), value(self.most));
+            let step = round_step((most - least) / 4.0);
+            let (first, last) = ((least / step).ceil() as i64, (most / step).floor() as i64);
             (first..=last).map(|nth| nth as f64 * step).collect()
         };
         let is_within = |value: &f64| {

@@ -19,7 +19,7 @@ pub fn write(run: &StoredRun, page: &mut String) -> fmt::Result {
         "99 %",
         "99.9 %",
         "max",
-        "first",
+        "first message, ns",
         "cores busy",
         "rounds",
         "disturbed",

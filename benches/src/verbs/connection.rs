@@ -210,7 +210,7 @@ impl<'p> ConnectingEnd<'p> {
                 // The message itself tells that a connection is there, and the end of the time
                 // in which late packets may arrive that it is gone.
                 Some(_) => {}
-                None if idle == POLLS_IDLE => {
+                None if idle >= POLLS_IDLE => {
                     idle = 0;
                     std::thread::yield_now();
                     if exchange.is_over() {

@@ -44,7 +44,8 @@ pub fn check(html: &str, plots: usize) {
         for plot in drawn {
             let of = |key: &str| plot[key].as_f64().expect("a number");
             assert!(of("marks") >= 1.0 && of("outside") == 0.0 && of("cut") == 0.0, "{found}");
-            assert!(of("text_height") >= 11.0, "at {width}: {found}");
+            // The height of a text on a scaled drawing is not exact.
+            assert!(of("text_height") > 10.9, "at {width}: {found}");
         }
     }
     assert_eq!(grounds[0], grounds[1]);

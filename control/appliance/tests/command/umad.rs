@@ -167,9 +167,9 @@ fn a_node_managed_by_libibumad_has_either_role_of_a_connection() {
         let [own, other] = [initiator - 1, 2 - initiator].map(|nth| &nodes[nth as usize]);
         own.reach(&format!("10.0.0.{}", 3 - initiator), "56");
         for (node, role) in [(own, "active"), (other, "passive")] {
+            let connections = node.until(&["show", "connections", "--json"], "\"open\"");
             let words = format!("\"role\":\"{role}\"");
-            let connections = node.until(&["show", "connections", "--json"], &words);
-            assert!(connections.contains("\"open\""), "{connections}");
+            assert!(connections.contains(&words), "{connections}");
         }
     }
 }
