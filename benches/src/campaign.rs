@@ -220,21 +220,16 @@ pub fn of_sizes(plans: Vec<Plan>, text: &str) -> Result<Vec<Plan>, PerfError> {
         };
         digits.parse::<u32>().ok()?.checked_mul(factor)
     };
-    let sizes = (text != "sweep").then(|| text.split(',').map(size).collect::<Option<Vec<_>>>());
-    let sizes = match sizes {
-        None => None,
-        Some(Some(sizes)) => Some(sizes),
-        Some(None) => {
-            let why = format!("--size {text:?}: write numbers such as 64,2k,1m, or sweep");
-            return Err(PerfError::Plan(why));
-        }
-    };
-    let of_plan = |plan: &Plan| {
-        let sizes = sizes.clone().unwrap_or_else(|| plan.sweep());
-        let plan = plan.clone();
+    let listed = text.split(',').map(size).collect::<Option<Vec<_>>>();
+    if text != "sweep" && listed.is_none() {
+        let why = format!("--size {text:?}: write numbers such as 64,2k,1m, or sweep");
+        return Err(PerfError::Plan(why));
+    }
+    let of_plan = |plan: Plan| {
+        let sizes = listed.clone().unwrap_or_else(|| plan.sweep());
         sizes.into_iter().map(move |bytes| Plan { bytes, ..plan.clone() })
     };
-    Ok(plans.iter().flat_map(of_plan).collect())
+    Ok(plans.into_iter().flat_map(of_plan).collect())
 }
 
 /// Each plan with each value; without values, plans stay as they are.

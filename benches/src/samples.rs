@@ -150,10 +150,9 @@ struct Course {
 }
 
 impl Course {
-    const fn new(duration: Duration) -> Self {
-        let (part, begun) =
-            (Duration::from_nanos(duration.as_nanos() as u64 / PARTS as u64), Duration::ZERO);
-        Self { part, begun, count: 0, sum: 0, timeline: Vec::new() }
+    fn new(duration: Duration) -> Self {
+        let timeline = Vec::with_capacity(PARTS as usize + 1);
+        Self { part: duration / PARTS, begun: Duration::ZERO, count: 0, sum: 0, timeline }
     }
 
     /// Adds a value; at the end of a part, `figure` is that of its sum, its count and its seconds.

@@ -330,7 +330,7 @@ fn an_impossible_measurement_is_refused_with_advice() {
     assert!(refusal("lat --op write --layer tcp").contains("--layer verbs"));
     assert!(refusal("lat --bidirectional").contains("bw and rate of sends"));
     assert!(refusal("rate -t 16 -l 16 -Q 16").contains("write a larger --tx-depth"));
-    assert!(refusal("lat -I 4000").contains("--inline-size: this adapter takes up to"));
+    assert!(refusal("lat -I 4000").contains("--inline-size: up to"));
     assert!(refusal("lat -s 64,4096 -c ud").contains("above the maximum here, 2048"));
     assert!(refusal("lat --sockets kernel -d soft:x --peer soft:y").contains("uses no --device"));
     assert!(refusal("scaling --cores 0,0").contains("two workers need two cores"));

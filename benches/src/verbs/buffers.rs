@@ -5,7 +5,7 @@
 //!
 //! Messages are numbered by queue pair, since those of one arrive in order.
 
-use super::end::{GRH_BYTES, PostedId, VerbsEnd};
+use super::end::{GRH_BYTES, RecvId, VerbsEnd};
 use crate::error::PerfError;
 use crate::payload::{self, MessageMemory, PayloadCheck};
 use crate::plan::{Plan, What};
@@ -152,18 +152,17 @@ impl MessageBuffers {
     /// Posts all receives.
     pub fn post<D: Device + ?Sized>(&self, end: &mut VerbsEnd<D>) -> Result<(), PerfError> {
         let all = (0..self.flows.len()).flat_map(|qp| (0..self.posted).map(move |slot| (qp, slot)));
-        all.into_iter().try_for_each(|(qp, slot)| {
-            self.receive(end, PostedId { qp: qp as u32, number: slot as u32 })
-        })
+        all.into_iter()
+            .try_for_each(|(qp, slot)| self.receive(end, RecvId { qp, slot: slot as u32 }))
     }
 
     /// Posts a receive, for a slot whose message is done.
     pub fn receive<D: Device + ?Sized>(
         &self,
         end: &mut VerbsEnd<D>,
-        id: PostedId,
+        id: RecvId,
     ) -> Result<(), PerfError> {
-        let at = self.receive_at(id.qp as usize, id.number.into());
+        let at = self.receive_at(id.qp, id.slot.into());
         end.recv_at(id, at, (self.header + self.bytes) as u32)
     }
 
@@ -179,16 +178,16 @@ impl MessageBuffers {
     }
 
     /// The offset of the message in a slot of received ones.
-    pub fn received_at(&self, id: PostedId) -> usize {
-        self.receive_at(id.qp as usize, id.number.into()) + self.header
+    pub fn received_at(&self, id: RecvId) -> usize {
+        self.receive_at(id.qp, id.slot.into()) + self.header
     }
 
     /// Checks a message: the next one of its queue pair, or that with a number.
     pub fn check(&mut self, received: &Completion, number: Option<u64>) {
         if self.is_checked {
-            let id = PostedId::from(received.id);
+            let id = RecvId::of(received);
             let message = Part(&self.memory, self.received_at(id));
-            let check = &mut self.flows[id.qp as usize].check;
+            let check = &mut self.flows[id.qp].check;
             match number {
                 _ if received.bytes as usize != self.header + self.bytes => check.wrong += 1,
                 Some(number) => check.check_is(&message, self.bytes, number),

@@ -15,7 +15,7 @@
 //! Both ends destroy their queue pairs when the time is over in which late packets may arrive. The
 //! ends tell each other their LIDs beforehand, so no path is looked up.
 
-use super::end::{EndAddress, PostedId, VerbsEnd, VerbsEndSetup};
+use super::end::{EndAddress, RecvId, VerbsEnd, VerbsEndSetup};
 use super::{POLLS_IDLE, TIMEOUT};
 use crate::error::PerfError;
 use crate::exchange::Exchange;
@@ -250,7 +250,7 @@ impl<'p> ConnectingEnd<'p> {
         self.qps.insert(key, qp);
         self.end.initialize(qp)?;
         self.end.qps = vec![qp];
-        self.end.recv_at(PostedId { qp: 0, number: 0 }, slot_bytes(self.plan), self.plan.bytes)?;
+        self.end.recv_at(RecvId { qp: 0, slot: 0 }, slot_bytes(self.plan), self.plan.bytes)?;
         Ok(self.end.device.qpn(qp)?)
     }
 

@@ -22,8 +22,8 @@ pub const GRH_BYTES: u32 = 40;
 const REQUESTS_MAX: u32 = 1024;
 /// Messages up to this length go inline, by default.
 pub const INLINE_BYTES: u32 = 64;
-/// The longest message that can.
-const INLINE_BYTES_MAX: usize = 1024;
+/// The longest inline message of the harness; adapters may take longer ones.
+const INLINE_BYTES_MAX: u32 = 1024;
 /// Empty polls before the core is yielded: the other end may share it.
 const POLLS_AWAKE: u32 = 20_000;
 /// The longest sleep until a completion.
@@ -51,29 +51,38 @@ impl VerbsEndSetup {
     }
 }
 
-/// The ID of a request: its queue pair, and a number.
+/// The ID of a receive request: its queue pair, and the slot of the buffer that it fills.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PostedId {
-    pub qp: u32,
-    pub number: u32,
+pub struct RecvId {
+    pub qp: usize,
+    pub slot: u32,
 }
 
-impl From<PostedId> for u64 {
-    fn from(id: PostedId) -> Self {
-        Self::from(id.qp) << 32 | Self::from(id.number)
+impl RecvId {
+    pub const fn of(received: &Completion) -> Self {
+        Self { qp: (received.id >> 32) as usize, slot: received.id as u32 }
+    }
+
+    const fn to_bits(self) -> u64 {
+        (self.qp as u64) << 32 | self.slot as u64
     }
 }
 
-impl PostedId {
-    /// That of a request which completes for itself alone.
-    pub fn one(qp: usize) -> u64 {
-        Self { qp: qp as u32, number: 1 }.into()
-    }
+/// The ID of a send request: its queue pair, and how many requests its completion stands for, which
+/// are itself and the unsignaled ones before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SendId {
+    pub qp: usize,
+    pub requests: u32,
 }
 
-impl From<u64> for PostedId {
-    fn from(id: u64) -> Self {
-        Self { qp: (id >> 32) as u32, number: id as u32 }
+impl SendId {
+    pub const fn of(sent: &Completion) -> Self {
+        Self { qp: (sent.id >> 32) as usize, requests: sent.id as u32 }
+    }
+
+    pub const fn to_bits(self) -> u64 {
+        (self.qp as u64) << 32 | self.requests as u64
     }
 }
 
@@ -140,9 +149,9 @@ impl<D: Device + ?Sized> VerbsEnd<D> {
         memory: &Memory,
         setup: &VerbsEndSetup,
     ) -> Result<Self, PerfError> {
-        let inline_max = device.attributes().limits.inline_bytes_max;
+        let inline_max = device.attributes().limits.inline_bytes_max.min(INLINE_BYTES_MAX);
         if setup.inline_bytes > inline_max {
-            let why = format!("--inline-size: this adapter takes up to {inline_max} bytes inline");
+            let why = format!("--inline-size: up to {inline_max} bytes go inline on this adapter");
             return Err(PerfError::Plan(why));
         }
         let pd = device.create_pd()?;
@@ -264,16 +273,16 @@ impl<D: Device + ?Sized> VerbsEnd<D> {
     }
 
     pub fn recv(&mut self, bytes: u32) -> Result<(), PerfError> {
-        self.recv_at(PostedId { qp: 0, number: 0 }, 0, bytes)
+        self.recv_at(RecvId { qp: 0, slot: 0 }, 0, bytes)
     }
 
     /// Posts a receive with an ID to its queue pair, into the memory at an offset.
-    pub fn recv_at(&mut self, id: PostedId, at: usize, bytes: u32) -> Result<(), PerfError> {
+    pub fn recv_at(&mut self, id: RecvId, at: usize, bytes: u32) -> Result<(), PerfError> {
         let sge = [self.sge(at, bytes)];
-        let request = [RecvRequest { id: id.into(), sges: &sge }];
+        let request = [RecvRequest { id: id.to_bits(), sges: &sge }];
         match self.srq {
             Some(srq) => self.device.post_srq_recv(srq, &request)?,
-            None => self.device.post_recv(self.qps[id.qp as usize], &request)?,
+            None => self.device.post_recv(self.qps[id.qp], &request)?,
         }
         Ok(())
     }
@@ -305,7 +314,12 @@ impl<D: Device + ?Sized> VerbsEnd<D> {
                     at,
                     bytes,
                 ),
-                false => self.post_inline::<INLINE_BYTES_MAX>((qp, op, flags), memory, at, bytes),
+                false => self.post_inline::<{ INLINE_BYTES_MAX as usize }>(
+                    (qp, op, flags),
+                    memory,
+                    at,
+                    bytes,
+                ),
             };
         }
         self.post_data((qp, op, flags), Data::Sges(&[self.sge(at, bytes)]))
@@ -329,7 +343,8 @@ impl<D: Device + ?Sized> VerbsEnd<D> {
         (qp, op, flags): (usize, SendOp, SendFlags),
         data: Data<'_>,
     ) -> Result<(), PerfError> {
-        let request = SendRequest { id: PostedId::one(qp), op, flags, data };
+        let id = SendId { qp, requests: 1 }.to_bits();
+        let request = SendRequest { id, op, flags, data };
         Ok(self.device.post_send(self.qps[qp], &[request])?)
     }
 

@@ -12,7 +12,7 @@ use crate::plan::{EndRole, MeasurementOutcome, Plan, What};
 use crate::samples::ping_pong;
 use crate::verbs_plan::VerbsOp;
 use buffers::MessageBuffers;
-use end::{EndAddress, INLINE_BYTES, PostedId, VerbsEnd, VerbsEndSetup};
+use end::{EndAddress, INLINE_BYTES, RecvId, VerbsEnd, VerbsEndSetup};
 use one_sided::RemoteAccess;
 use pollux_mem::Memory;
 use pollux_verbs::{Device, SendFlags};
@@ -92,7 +92,7 @@ fn client<D: Device + ?Sized>(
         match end.wait(&mut is_late)? {
             Some(reply) => {
                 buffers.check(&reply, Some(number));
-                buffers.receive(end, reply.id.into())
+                buffers.receive(end, RecvId::of(&reply))
             }
             None => Err(PerfError::OtherEnd(format!("no reply for {TIMEOUT:?}"))),
         }
@@ -109,8 +109,8 @@ fn server<D: Device + ?Sized>(
 ) -> Result<(), PerfError> {
     let mut turn = 0;
     while let Some(request) = end.wait(|| exchange.is_over())? {
-        let id = PostedId::from(request.id);
-        let (qp, at) = (id.qp as usize, buffers.received_at(id));
+        let id = RecvId::of(&request);
+        let (qp, at) = (id.qp, buffers.received_at(id));
         end.post_from((qp, end.op(qp), flags(turn)), &buffers.memory, (at, plan.bytes))?;
         turn += 1;
         buffers.check(&request, None);

@@ -8,7 +8,7 @@
 //! ```
 
 use super::buffers::MessageBuffers;
-use super::end::{EndAddress, PostedId, VerbsEnd};
+use super::end::{EndAddress, RecvId, SendId, VerbsEnd};
 use super::{POLLS_IDLE, TIMEOUT, not_done};
 use crate::error::PerfError;
 use crate::exchange::Exchange;
@@ -260,7 +260,7 @@ impl<D: Device + ?Sized> Stream<'_, D> {
                 flags[nth] = SendFlags::SIGNALED;
             }
         }
-        let id = PostedId { qp: qp as u32, number: counts.every as u32 }.into();
+        let id = SendId { qp, requests: counts.every as u32 }.to_bits();
         let requests: [_; MOST] = std::array::from_fn(|nth| {
             let ((op, sges), inline) = (&messages[nth], counts.inline.chunks_exact(bytes).nth(nth));
             let data = inline.map_or(Data::Sges(sges), Data::Inline);
@@ -275,19 +275,19 @@ impl<D: Device + ?Sized> Stream<'_, D> {
         let count = self.end.poll_or_sleep(&mut out)?;
         let mut all = 0;
         for one in &out[..count] {
-            let id = PostedId::from(one.id);
             if one.kind.is_recv() {
                 self.buffers.check(one, None);
-                self.buffers.receive(self.end, id)?;
+                self.buffers.receive(self.end, RecvId::of(one))?;
                 counts.received += 1;
                 continue;
             }
-            let flow = &mut counts.flows[id.qp as usize];
+            let id = SendId::of(one);
+            let flow = &mut counts.flows[id.qp];
             let before = flow.done;
-            flow.done += u64::from(id.number);
+            flow.done += u64::from(id.requests);
             all += flow.done - before;
             for number in before..flow.done {
-                self.buffers.check_fetched(self.plan.verbs.op, id.qp as usize, number);
+                self.buffers.check_fetched(self.plan.verbs.op, id.qp, number);
             }
         }
         Ok(all)
