@@ -1,8 +1,9 @@
-//! The shared part of both halves of a queue pair: numbers, attributes, receives and completions.
+//! The state that both halves of a queue pair share: QPN, attributes, receives and completions.
 //!
-//! [`ExpectedHeads`] is for the fast path: the fields that the admission of a packet checks (IBA
-//! 9.6.1) are in two words of its head, which are computed in advance and compared at once. Any
-//! change of their inputs invalidates them.
+//! [`ExpectedHeads`] is for the fast path. The fields that the admission checks of a packet compare
+//! (IBA 9.6.1) are in the first two words of its head. A queue pair computes the expected words in
+//! advance, so that the fast path compares whole words. Every change of the port, or of the state
+//! or the attributes of the queue pair, invalidates them.
 
 use super::Shared;
 use super::port::Port;
@@ -32,20 +33,20 @@ pub(crate) struct Common {
     pub(crate) heads: ExpectedHeads,
     /// Unused with a shared receive queue.
     pub(crate) receives: VecDeque<RecvWork>,
-    /// Where they are posted, if not by calls.
+    /// Where the adapter fetches receives, if the consumer does not post them by calls.
     pub(crate) source: Option<Box<dyn RecvSource>>,
-    /// The event LastWqeReached was sent.
+    /// The LastWqeReached event was queued.
     pub(crate) last_wqe_reported: bool,
-    /// The event ConnectionEstablished was sent.
+    /// The ConnectionEstablished event was queued.
     pub(crate) established_reported: bool,
-    /// The event of a refused migration was sent since the alternate path was loaded.
+    /// The PathMigrationError event was queued since the alternate path was loaded.
     pub(crate) refusal_reported: bool,
 }
 
-/// The constant part of the heads of fast-path messages.
+/// The head fields that are the same in all fast-path messages of a queue pair.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ExpectedHeads {
-    /// The port epoch that they were computed for; 0: none.
+    /// The value of [`Shared::epoch`] for which the heads were computed. 0 if they are invalid.
     epoch: u64,
     pub(crate) is_fast: bool,
     /// First words of SEND Only and of ACK, as sent and as received.
@@ -53,17 +54,17 @@ pub(crate) struct ExpectedHeads {
     pub(crate) ack: u64,
     pub(crate) received_message: u64,
     pub(crate) received_ack: u64,
-    /// Upper halves of the second words, sent and received; of datagrams only our own port's
-    /// fields.
+    /// The upper half of the second word (DLID and SLID), as sent and as received. For UD it has
+    /// only our own LID, because the peer's LID differs between datagrams.
     pub(crate) sent: u64,
     pub(crate) received: u64,
-    /// The bits of `received` that must match.
+    /// The bits of `received` that a received head must match.
     pub(crate) received_mask: u64,
     pub(crate) bytes_max: usize,
     pub(crate) pkey_index: u16,
 }
 
-/// The positions of DLID and SLID in the second word.
+/// The masks of DLID and SLID in the second word.
 const DLID: u64 = 0xffff << 32;
 const SLID: u64 = 0xffff << 48;
 
@@ -109,18 +110,19 @@ impl Common {
         let none = ExpectedHeads { epoch: shared.epoch, ..ExpectedHeads::default() };
         let port = &shared.port;
         let is_ud = self.init.qp_type == QpType::Ud;
-        // A datagram has its own path; its queue pair knows only the source.
+        // Each datagram has its own path. Only the source LID is the same for all.
         let path = if is_ud { Some(AddressVector::default()) } else { self.attributes.path };
         let Some(path) = path else { return none };
         let pkey = self.pkey(port);
         let is_fast = self.state == QpState::Rts
             && self.init.qp_type != QpType::Gsi
             && path.grh.is_none()
-            // The first packet of a ready peer changes the migration state.
+            // In Rearm, a received packet may change the migration state, which only the slow path
+            // does.
             && self.migration() != Migration::Rearm
             && port.state == PortState::ACTIVE
             && (is_ud || !port.lid.covers(port.lmc, path.dlid))
-            // Two limited members with the same key may not communicate; 0 is no key.
+            // Two limited members of a partition may not communicate, and P_Key 0 is invalid.
             && pkey.is_full()
             && pkey.matches(pkey);
         if !is_fast {
@@ -158,7 +160,7 @@ impl Common {
         self.attributes.path_mtu.map_or(256, |mtu| mtu.bytes().unwrap_or(256))
     }
 
-    /// The P_Key of the queue pair in the present table of the port.
+    /// The queue pair's P_Key, looked up in the current P_Key table of the port.
     #[inline]
     pub(crate) fn pkey(&self, port: &Port) -> PKey {
         port.pkey(self.attributes.pkey_index.unwrap_or(0))
@@ -183,12 +185,13 @@ impl Common {
         (head, grh)
     }
 
-    /// The number of packets of a message; at least one.
+    /// The number of packets of a message of this length; at least 1.
     pub(crate) fn packets(&self, bytes: u64) -> u32 {
         bytes.div_ceil(self.mtu() as u64).max(1) as u32
     }
 
-    /// Takes the next receive, of the queue pair or its SRQ. Sends the SRQ limit event.
+    /// Takes the next receive from the queue pair or its SRQ. If that leaves the SRQ below its
+    /// limit, queues the SrqLimitReached event and disarms the limit.
     pub(crate) fn take_recv(&mut self, shared: &mut Shared) -> Option<RecvWork> {
         let Some(srq) = self.init.srq else { return self.receives.pop_front() };
         let queue = shared.srqs.get_mut(srq.0)?;
@@ -220,13 +223,14 @@ impl Common {
         srq.map_or(self.init.pd, |queue| queue.pd)
     }
 
-    /// Whether peers have this access through the queue pair.
+    /// Whether the queue pair grants its peer this access.
     pub(crate) fn allows(&self, need: Access) -> bool {
         self.attributes.access.unwrap_or_default().has(need)
     }
 
-    /// The credits of an acknowledgement: none with a shared receive queue, or if receives are
-    /// fetched when they are needed.
+    /// The end-to-end flow control credits for an ACK. They are unlimited with an SRQ, which other
+    /// queue pairs use too, and with a receive source, from which receives are fetched only when
+    /// needed.
     pub(crate) fn credits(&self) -> Credits {
         if self.init.srq.is_some() || self.source.is_some() {
             return Credits::UNLIMITED;
@@ -234,7 +238,8 @@ impl Common {
         Credits::promise(self.receives.len())
     }
 
-    /// The length of the next receive. Unlike [`Common::take_recv`], it cannot reach the SRQ limit.
+    /// The length of the next receive in bytes. The receive stays in its queue, so this never
+    /// triggers the SRQ limit event, unlike [`Common::take_recv`].
     pub(crate) fn next_recv_bytes(&mut self, srqs: &mut Table<SharedQueue>) -> Option<u64> {
         let receives = match self.init.srq {
             None => {
@@ -254,7 +259,7 @@ impl Common {
         receives.front().map(|work| work.bytes)
     }
 
-    /// Completes a receive that gets no message.
+    /// Completes a receive with an error status.
     pub(crate) fn complete_recv(
         &self,
         shared: &mut Shared,
@@ -275,7 +280,8 @@ impl Common {
         Completion { id, status, kind, qpn: self.qpn, bytes: 0, with: With::Nothing, from: None }
     }
 
-    /// Puts a completion into a queue; a queue that overruns is lost (IBA 10.2.5.2).
+    /// Adds a completion to a queue. A queue that overruns takes no more completions, and its queue
+    /// pairs fail (IBA 10.2.5.2).
     #[inline]
     pub(crate) fn complete(
         &self,
@@ -307,7 +313,7 @@ pub(crate) enum Sent {
 const NO_PATH: AddressVector =
     AddressVector { dlid: Lid::NONE, sl: 0, src_path_bits: 0, static_rate: 0, port: 0, grh: None };
 
-/// The head of a packet by this path, and its GRH.
+/// The head and the GRH of a packet that is sent along `path`.
 #[inline(always)]
 pub(crate) fn head_to(
     port: &Port,

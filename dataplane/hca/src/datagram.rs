@@ -1,4 +1,4 @@
-//! Unreliable datagrams: one packet each, to any queue pair with the right Q_Key (IBA 9.8.2).
+//! The UD service: each datagram is one packet, to any queue pair with the right Q_Key (IBA 9.8.2).
 
 use super::Shared;
 use super::common::{Common, Sent, head_to};
@@ -16,7 +16,7 @@ use pollux_verbs::{
 };
 use pollux_wire::packet::{Deth, Extended, Grh, ImmDt, Opcode};
 
-/// Bytes at the front of every receive for the GRH.
+/// The bytes at the front of every receive that are reserved for the GRH.
 const GRH_BYTES: usize = Grh::LEN;
 
 impl Requester {
@@ -34,8 +34,8 @@ impl Requester {
         let Some(work) = self.queue.front() else { return Sent::All };
         let bytes = work.bytes as usize;
         if bytes > shared.port.mtu.bytes().unwrap_or(256) {
-            // The datagram is dropped without an error: a datagram beyond the MTU is lost on the
-            // wire (IBA C10-93.1.1).
+            // A datagram beyond the MTU would be lost on the wire, so it is dropped here and
+            // completes without an error (IBA C10-93.1.1).
             self.finish_datagram(common, shared);
             return Sent::More;
         }
@@ -83,7 +83,7 @@ impl Requester {
 }
 
 impl QueuePair {
-    /// Handles a datagram for this queue pair or for one of its groups.
+    /// Handles a datagram to this queue pair or to one of its multicast groups.
     pub(super) fn receive(
         &mut self,
         shared: &mut Shared,
@@ -107,7 +107,7 @@ impl QueuePair {
         let pd = self.common.recv_pd(shared);
         let Ok(pieces) = shared.memory.local(pd, work.entries.as_slice(), true) else {
             self.common.complete_recv(shared, &work, CompletionStatus::LocalProtection);
-            // As on a connection, this ends the queue pair (IBA 10.10.3.2).
+            // As on a connection, this moves the queue pair to the error state (IBA 10.10.3.2).
             self.fail(shared);
             return Err(DropReason::Access);
         };

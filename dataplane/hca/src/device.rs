@@ -1,7 +1,7 @@
-//! An adapter at a link, behind the contract of `pollux-verbs`.
+//! An adapter and its link as a [`Device`] of `pollux-verbs`.
 //!
-//! It makes progress within calls: a post sends; a poll receives, runs timers, and sends. Two
-//! devices that poll need no thread between them.
+//! The device makes progress only within calls: a post sends; a poll receives, handles timers and
+//! sends. So two devices that poll can communicate without a thread between them.
 
 use crate::link::Link;
 use crate::{Adapter, LIMITS};
@@ -17,7 +17,8 @@ use pollux_wire::address::{Gid, Lid, Qpn};
 use pollux_wire::keys::PKey;
 use std::time::Duration;
 
-/// Frames received in a row, so that a busy sender does not block sending.
+/// The maximum number of frames received in a row, so that a busy peer does not keep this device
+/// from sending.
 const FRAMES_PER_TURN: usize = 64;
 
 #[derive(Debug)]
@@ -25,16 +26,16 @@ pub struct SoftDevice<L: Link> {
     name: String,
     pub adapter: Adapter,
     pub link: L,
-    /// The last reading of the clock, and the turns since.
+    /// The last clock reading, and the number of turns since.
     now: Time,
     turns: u32,
 }
 
-/// The sleep while the link has no space for waiting frames.
+/// The longest sleep while frames wait for space on the link.
 const UNSENT_NAP: Duration = Duration::from_micros(50);
 
-/// Idle turns between readings of the clock: a reading costs more than an empty turn, and no timer
-/// needs nanoseconds.
+/// The number of turns between clock readings. A reading costs more than an empty turn, and no
+/// timer needs a resolution of nanoseconds.
 const TURNS_PER_CLOCK: u32 = 16;
 
 impl<L: Link> SoftDevice<L> {
@@ -44,13 +45,13 @@ impl<L: Link> SoftDevice<L> {
         Self { name: name.into(), adapter, link, now, turns: 0 }
     }
 
-    /// Receives frames, runs timers, and sends.
+    /// Receives frames, handles timers, and sends.
     pub fn progress(&mut self) {
         self.receive(|_| false);
         self.transmit();
     }
 
-    /// Does the same, but receives only as far as to `count` completions.
+    /// As [`SoftDevice::progress`], but stops receiving after `count` completions.
     pub fn progress_to_completions(&mut self, count: u64) {
         let before = self.adapter.completed();
         self.receive(|adapter| adapter.completed() - before >= count);
@@ -76,7 +77,7 @@ impl<L: Link> SoftDevice<L> {
             self.link.report(&violation);
         }
         if reads_clock {
-            // A cheap clock is read at every operation.
+            // A virtual clock is read at every post, so all start times are exact.
             let before = if self.link.is_virtual() { self.now } else { before };
             self.adapter.handle_timeouts(before, self.now);
         }
@@ -111,7 +112,7 @@ impl<L: Link> SoftDevice<L> {
 }
 
 impl<L: Link> Drop for SoftDevice<L> {
-    /// Sends answers that wait for the next call.
+    /// Sends queued answers, which would otherwise wait for the next call.
     fn drop(&mut self) {
         self.transmit();
     }
@@ -219,7 +220,7 @@ impl<L: Link> Device for SoftDevice<L> {
     }
 
     fn modify_qp(&mut self, qp: Qp, change: &QpAttributes) -> Result<(), VerbsError> {
-        // A change of state would drop waiting answers.
+        // A change of state may drop queued answers, so they are sent first.
         self.transmit();
         self.adapter.modify_qp(qp, change)?;
         self.transmit();
@@ -271,8 +272,9 @@ impl<L: Link> Device for SoftDevice<L> {
     }
 
     fn poll(&mut self, cq: Cq, completions: &mut [Completion]) -> Result<usize, VerbsError> {
-        // Completions for the caller come first: answers to frames received now leave with its next
-        // call, and ready ones leave now.
+        // Queued answers are sent now. Answers to the frames received below wait until the caller's
+        // next call, so that the caller gets its completions first; without a completion, they are
+        // sent below.
         self.transmit();
         self.receive(|adapter| adapter.has_completions(cq, completions.len()));
         let count = self.adapter.poll(cq, completions)?;
@@ -312,7 +314,7 @@ impl<L: Link> Device for SoftDevice<L> {
         self.progress();
         let may_sleep = self.link.is_asleep() && !self.adapter.has_event();
         let longest = if may_sleep { self.sleep_max() } else { Duration::ZERO };
-        // The clock reading is old after a sleep.
+        // The next call must read the clock, because the caller may sleep before it.
         self.turns = TURNS_PER_CLOCK;
         Some(WakeSource { fd: self.link.wake_descriptor()?, longest })
     }

@@ -2,9 +2,10 @@
 //!
 //! [`message_bypass`](crate::message_bypass) defines messages without packets.
 //!
-//! A message carries its bytes, or, if it is long and of a reliable connection, their location
-//! ([`LeaseTable`](crate::LeaseTable)). [`FrameToSend`] is a frame that an adapter writes to its
-//! link, [`Arrival`] its view at the receiving adapter, [`Frame`] a stored frame.
+//! A message carries its bytes. A long message of a reliable connection may carry the location of
+//! its bytes instead ([`LeaseTable`](crate::LeaseTable)). [`FrameToSend`] is a frame that an
+//! adapter writes to its link, [`Arrival`] the receiving adapter's view of it, and [`Frame`] a
+//! stored frame.
 
 use crate::LIMITS;
 use crate::head::{Head, WORDS_MAX};
@@ -22,20 +23,20 @@ pub struct FrameToSend<'a> {
     pub(crate) grh: Option<Grh>,
     pub(crate) extended: Extended,
     pub(crate) payload: Payload<'a>,
-    /// Sent as a packet with CRCs.
+    /// Whether to send the frame as a packet with CRCs, not as a bypass message.
     pub(crate) as_packet: bool,
 }
 
 #[derive(Clone, Copy)]
 pub(crate) enum Payload<'a> {
     Bytes(&'a [u8]),
-    /// Bytes of the sender's memory, by copy.
+    /// `bytes` bytes of the sender's memory from offset `skip` on, sent by copy.
     Copied {
         pieces: Pieces<'a>,
         skip: usize,
         bytes: usize,
     },
-    /// All of these pieces of the sender's memory, leased.
+    /// All bytes of these pieces of the sender's memory, leased to the receiver.
     Leased {
         pieces: Pieces<'a>,
         qp_lease: QpLease,
@@ -54,7 +55,7 @@ impl Payload<'_> {
         }
     }
 
-    /// Writes these bytes, from `done` on.
+    /// Fills `out` with the payload from offset `done` on.
     #[inline(always)]
     fn fill(&self, done: usize, out: &mut [u8]) {
         match self {
@@ -85,7 +86,7 @@ impl FrameToSend<'_> {
         self.dgid().filter(|dgid| dgid.is_multicast())
     }
 
-    /// Writes the packet, LRH to VCRC, and replaces the content of `out`.
+    /// Replaces the content of `out` with the packet, LRH to VCRC.
     fn write_packet(&self, out: &mut Vec<u8>) {
         let bytes = self.payload.bytes();
         out.clear();
@@ -95,7 +96,8 @@ impl FrameToSend<'_> {
         out.truncate(len.expect("a payload of at most an MTU fits"));
     }
 
-    /// Sends it on a link; returns whether the link had space. `buffer` is a buffer for a packet.
+    /// Sends the frame on a link. Returns whether the link had space. `buffer` is scratch space for
+    /// a packet.
     #[inline(always)]
     pub(crate) fn send<L: FrameSink>(&self, link: &mut L, buffer: &mut Vec<u8>) -> bool {
         if self.as_packet {
@@ -138,7 +140,7 @@ pub struct Message {
 }
 
 impl Message {
-    /// The parsed head, unchecked: the receiver checks the words.
+    /// The fields of the head, without validation: the receiver validates the words.
     pub fn head_words(&self) -> Head {
         Head::of_words(self.head[0], self.head[1], self.head[2])
     }
@@ -151,7 +153,7 @@ impl Message {
         self.head[1] = self.head[1] & !(0xff << 24) | u64::from(vl & 0xf) << 24;
     }
 
-    /// Bytes of its payload, carried or leased.
+    /// The length of the payload in bytes, carried or leased.
     pub fn bytes(&self) -> u64 {
         match self.head_words().leased {
             false => self.payload.len() as u64,
@@ -173,7 +175,7 @@ impl Message {
 }
 
 impl Frame {
-    /// The frame of a message: the words of its head, and bytes, which `fill` writes.
+    /// A message frame with these head words and a payload of `bytes` bytes, which `fill` writes.
     pub fn message(words: &[u64], bytes: usize, mut fill: impl FnMut(&mut [u8])) -> Self {
         let mut head = [0; WORDS_MAX];
         head[..words.len()].copy_from_slice(words);
@@ -196,7 +198,8 @@ impl Frame {
         }
     }
 
-    /// Its packets, or those that it replaces, and their words of four bytes, LRH to ICRC.
+    /// The number of packets that the frame is or replaces, and their total length in 4-byte words,
+    /// LRH to ICRC.
     pub fn size(&self) -> (u64, u64) {
         match self {
             Self::Packet(bytes) => (1, bytes.len() as u64 / 4),
@@ -226,7 +229,8 @@ impl Frame {
         }
     }
 
-    /// Bytes of memory while it is stored, without leased ones.
+    /// The bytes of payload or packet that a stored frame takes. Leased bytes do not count, as they
+    /// stay at the sender.
     pub fn stored_bytes(&self) -> usize {
         match self {
             Self::Message(message) => message.payload().len(),
@@ -234,7 +238,7 @@ impl Frame {
         }
     }
 
-    /// Its destination queue pair; 0 without one.
+    /// The destination QPN; 0 if the packet cannot be parsed.
     pub fn dest_qp(&self) -> Qpn {
         match self {
             Self::Message(message) => message.head_words().dest_qp,
@@ -253,8 +257,8 @@ impl Frame {
         }
     }
 
-    /// The method, if it is a datagram of subnet management. Those are packets: agents ignore
-    /// messages to queue pair 0.
+    /// The method of the frame if it is an SMP. An SMP is always a packet: agents ignore messages
+    /// to QP0.
     pub fn smp_method(&self) -> Option<Method> {
         let Self::Packet(bytes) = self else { return None };
         let packet = Packet::parse(bytes).ok()?;
@@ -263,10 +267,11 @@ impl Frame {
     }
 }
 
-/// Bytes of LRH, BTH and ICRC, which every packet has.
+/// The length of LRH, BTH and ICRC, which every packet has, in bytes.
 const HEADERS: u64 = 8 + 12 + 4;
 
-/// The packets that a message replaces, and their words of four bytes, LRH to ICRC.
+/// The number of packets that a message replaces, and their total length in 4-byte words, LRH to
+/// ICRC.
 #[inline(always)]
 pub fn size_of_message(packets: u32, bytes: u64) -> (u64, u64) {
     let packets = u64::from(packets.max(1));
@@ -284,11 +289,11 @@ pub struct Arrival<'a> {
 pub enum PayloadSource<'a> {
     Bytes(&'a [u8]),
     Entry(&'a Entry<'a>),
-    /// In the sender's memory; these bytes have the location.
+    /// The bytes are in the sender's memory.
     Leased {
-        /// The lease of the queue pair, and the scatter/gather list.
+        /// The location of the bytes: the lease of the queue pair, and the scatter/gather list.
         descriptor: &'a [u8],
-        /// Bytes of all pieces.
+        /// The total length of the scatter/gather list.
         bytes: usize,
         leases: &'a dyn LeasedMemory,
     },
@@ -309,7 +314,8 @@ impl<'a> Arrival<'a> {
         }
     }
 
-    /// The arrival of words and bytes; `None` if they are invalid.
+    /// The arrival of a stored message. `None` if the message is invalid, or if it is leased and
+    /// there are no `leases`.
     pub fn of_message(message: &'a Message, leases: Option<&'a dyn LeasedMemory>) -> Option<Self> {
         let (head, grh, extended) = Head::read(message.words, |index| message.head[index])?;
         let payload = match head.leased {
@@ -319,7 +325,8 @@ impl<'a> Arrival<'a> {
         Some(Self { head, grh, extended, payload })
     }
 
-    /// The arrival of an entry of a ring; `buffer` is a buffer for the location of a long message.
+    /// The arrival of a ring entry, as in [`Arrival::of_message`]. The descriptor of a leased
+    /// message is copied to `buffer`.
     #[inline(always)]
     pub fn of_entry(
         entry: &'a Entry<'a>,
@@ -341,7 +348,8 @@ impl<'a> Arrival<'a> {
 }
 
 impl<'a> PayloadSource<'a> {
-    /// The payload of a leased message; `None` if it has more pieces than an adapter sends.
+    /// The payload of a leased message. `None` if it has more scatter/gather entries than an
+    /// adapter sends.
     fn leased(descriptor: &'a [u8], leases: &'a dyn LeasedMemory) -> Option<Self> {
         if sges_of(descriptor).count() > LIMITS.sges_max as usize {
             return None;
@@ -359,8 +367,8 @@ impl<'a> PayloadSource<'a> {
         }
     }
 
-    /// Copies all of it to `targets`, from their `skip`-th byte on; the targets are long enough.
-    /// `false` if the lease was revoked.
+    /// Copies the payload to `targets`, from offset `skip` on. The caller has checked that it fits.
+    /// Returns `false` if the lease was revoked.
     #[inline(always)]
     #[must_use]
     pub(crate) fn copy_to(&self, targets: &Pieces<'_>, skip: usize) -> bool {
@@ -379,7 +387,7 @@ impl<'a> PayloadSource<'a> {
     }
 }
 
-/// The pieces of memory that a leased payload names.
+/// The scatter/gather list in the descriptor of a leased payload.
 pub fn sges_of(descriptor: &[u8]) -> impl Iterator<Item = Sge> {
     descriptor.get(8..).unwrap_or_default().as_chunks::<16>().0.iter().map(|sge| {
         let word = |at: usize| sge[at..].first_chunk().map_or(0, |word| u64::from_le_bytes(*word));

@@ -1,8 +1,9 @@
-//! The head of a frame: the header fields that an adapter needs, in a few words.
+//! The head of a frame: the header fields that an adapter needs, in a few 64-bit words.
 //!
-//! Packets have headers on the wire ([`pollux_wire::packet`]). Messages that bypass packets
-//! ([`message_bypass`](crate::message_bypass)) have this head instead, with the same fields.
-//! Another process may write any words, so parsing is total.
+//! A packet has the headers of the wire format ([`pollux_wire::packet`]). A message that bypasses
+//! packets ([`message_bypass`](crate::message_bypass)) has this head instead, with the same fields.
+//! Another process may write any values into the words, so the parser accepts or rejects every
+//! input without a panic.
 //!
 //! ```text
 //! word 0   opcode 8 | flags 8 | P_Key 16 | destination QP 24 | SL 8
@@ -33,12 +34,12 @@ pub struct Head {
     pub(crate) ack_req: bool,
     /// An unsegmented message, which may be longer than the path MTU.
     pub(crate) unsegmented: bool,
-    /// The payload is the location of the bytes in leased memory of the sender.
+    /// The payload is a descriptor of leased memory of the sender, which has the bytes.
     pub(crate) leased: bool,
     pub pkey: PKey,
     pub dest_qp: Qpn,
     pub(crate) psn: Psn,
-    /// The number of its PSNs.
+    /// The number of PSNs that the frame takes.
     pub packets: u32,
     pub dlid: Lid,
     pub slid: Lid,
@@ -49,15 +50,16 @@ pub struct Head {
 pub(crate) const SE: u64 = 1 << 8;
 pub(crate) const ACK_REQ: u64 = 1 << 9;
 pub(crate) const SL: u64 = 0xff << 56;
-/// The bit position of the destination's shared-port context.
+/// The mask of the destination's shared-port context, which is part of the destination QPN.
 const CONTEXT: u64 = (CONTEXT_BITS as u64) << 32;
 const UNSEGMENTED: u64 = 1 << 10;
 pub const LEASED: u64 = 1 << 11;
 const HAS_GRH: u64 = 1 << 12;
-/// MigReq is 0. Inverted, so that most heads have no flag set.
+/// MigReq is 0. The flag is inverted because MigReq is 1 in most heads, which then have no flag
+/// set.
 pub(crate) const NO_MIG_REQ: u64 = 1 << 13;
 
-/// The first word without the flags and the SL.
+/// The first word without the SL, and without the flags other than UNSEGMENTED.
 pub(crate) fn first_word(opcode: Opcode, pkey: PKey, dest_qp: Qpn, unsegmented: bool) -> u64 {
     u64::from(opcode.0)
         | if unsegmented { UNSEGMENTED } else { 0 }
@@ -65,9 +67,9 @@ pub(crate) fn first_word(opcode: Opcode, pkey: PKey, dest_qp: Qpn, unsegmented: 
         | u64::from(dest_qp.0) << 32
 }
 
-/// The bits of the first two words that decide forwarding: P_Key, SL and DLID, the context at that
-/// port, and, at the end, the SLID. A route includes the source, so a peer cannot send by a direct
-/// ring with another address than the server has seen.
+/// The fields of the first two words that decide forwarding: P_Key, SL, DLID and the context at the
+/// destination, and in the low 16 bits the SLID. The SLID is included so that a direct ring, which
+/// the fabric server assigns to one route, cannot carry another source address.
 #[inline(always)]
 pub const fn route_bits(first: u64, second: u64) -> u64 {
     first & (SL | CONTEXT | 0xffff << 16) | second & 0xffff << 32 | second >> 48
@@ -79,7 +81,7 @@ pub const fn is_management(first: u64) -> bool {
     first >> 33 & 0x7f_ffff == 0
 }
 
-/// The fields that decide forwarding: all frames of a route take the same path.
+/// The fields that decide forwarding. All frames with the same values take the same path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameRoute {
     pub slid: Lid,
@@ -137,7 +139,7 @@ impl Head {
         Headers { lrh, grh, bth, rd: None, extended }
     }
 
-    /// The first two words, for [`route_bits`] and [`is_management`].
+    /// The first two words, without fields that [`route_bits`] and [`is_management`] do not use.
     pub(crate) fn route_words(&self) -> [u64; 2] {
         let first = first_word(self.opcode, self.pkey, self.dest_qp, self.unsegmented);
         let second = u64::from(self.dlid.0) << 32 | u64::from(self.slid.0) << 48;
@@ -192,7 +194,8 @@ impl Head {
         }
     }
 
-    /// Parses words; `None` if there are too few.
+    /// Parses a head of `words` words. `None` if the opcode is unknown, if the number of words is
+    /// wrong, or if a segmented frame has another number of PSNs than 1.
     #[inline(always)]
     pub(crate) fn read(
         words: usize,

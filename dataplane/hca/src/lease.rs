@@ -2,14 +2,15 @@
 //! memory.
 //!
 //! A long message that bypasses packets carries the location of its bytes. The receiver may read
-//! them only while the lease is valid. It ends when the region is deregistered, and when the queue
-//! pair is destroyed, fails or changes its peers' rights, because buffer ownership then returns to
-//! the application. So a receiver checks the lease before the copy and again after it. If it has
-//! ended meanwhile, the message counts as lost on the wire, and loss recovery applies. Memory that
-//! is read through a memory window is never leased: windows change too often.
+//! them only while the lease is valid. The lease ends when the region is deregistered, and when the
+//! queue pair is destroyed, fails or changes the access rights of its peer, because the application
+//! owns the buffer again from then on. So the receiver checks the lease before the copy and again
+//! after it. If the lease has ended in between, the message counts as lost on the wire, and loss
+//! recovery applies. Memory that is read through a memory window is never leased: windows change
+//! too often.
 //!
-//! Peers in the same process read the [`LeaseTable`] itself. Peers in other processes read the
-//! table of its [`LeasePublisher`]; their links decide which peer may read which segment
+//! Peers in the same process read the [`LeaseTable`] directly. Peers in other processes read the
+//! table of its [`LeasePublisher`]. Their links decide which peer may read which segment
 //! ([`FrameSink::can_lease`](crate::sink::FrameSink::can_lease)).
 
 use crate::memory::{Pieces, region_of};
@@ -21,26 +22,27 @@ use std::fmt::Debug;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// Regions per chunk, and chunks: enough for all regions of an adapter.
+/// The number of regions per chunk, and of chunks: together enough for all regions of an adapter.
 const CHUNK: usize = 256;
 const CHUNKS: usize = 256;
-/// Queue pairs share epochs: a revocation for another queue pair only costs a retry.
+/// The number of epochs. Queue pairs share them by QPN modulo this number. A revocation by another
+/// queue pair with the same epoch costs only a retransmission.
 pub const EPOCHS: usize = 1024;
 
-/// Leases as the receiver of a message reads them: checked before a copy, and again after it.
+/// The receiver's view of the sender's leases, which it checks before a copy and again after it.
 pub trait LeasedMemory {
     /// The region of this key, if it is leased now.
     fn region(&self, key: LKey) -> Option<LeasedRegion>;
 
-    /// Whether the lease on a region is still this one.
+    /// Whether the region of this key still has this lease.
     fn holds(&self, key: LKey, lease: u64) -> bool;
 
     fn qp_lease(&self, qpn: Qpn) -> QpLease;
 
     fn holds_qp(&self, qp_lease: QpLease) -> bool;
 
-    /// Copies the memory of `sges` to `targets`, from their `skip`-th byte on; returns whether the
-    /// lease was valid during the copy.
+    /// Copies the memory of `sges` to `targets`, from offset `skip` on. Returns whether the leases
+    /// were valid during the whole copy.
     fn copy(
         &self,
         qp_lease: QpLease,
@@ -69,7 +71,7 @@ pub trait LeasedMemory {
 
 pub struct LeasedRegion {
     pub memory: Memory,
-    /// Its address at the owner.
+    /// The address of the first byte, as scatter/gather entries of the sender have it.
     pub base: u64,
     pub lease: u64,
 }
@@ -82,16 +84,16 @@ pub trait LeasePublisher: Debug + Send + Sync {
 
     fn end(&self, key: LKey);
 
-    /// A queue pair has revoked its leases.
+    /// Sets the epoch of a queue pair that has revoked its leases.
     fn set_epoch(&self, qpn: Qpn, epoch: u32);
 }
 
 #[derive(Debug)]
 pub struct LeaseTable {
     chunks: Box<[OnceLock<Chunk>]>,
-    /// How often queue pairs have revoked their leases.
+    /// How often the queue pairs of each epoch have revoked their leases.
     epochs: Box<[AtomicU64]>,
-    /// The number of granted leases, so that no two have the same value.
+    /// The number of granted leases, which gives each lease its own value.
     grants: AtomicU64,
     publisher: OnceLock<Arc<dyn LeasePublisher>>,
 }
@@ -110,7 +112,7 @@ struct Entry {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QpLease {
     pub qpn: Qpn,
-    /// How often it has revoked its leases.
+    /// The queue pair's epoch: how often its leases were revoked.
     pub epoch: u32,
 }
 
@@ -128,7 +130,7 @@ impl Default for LeaseTable {
 impl LeaseTable {
     /// Publishes leases to peers in other processes. Must precede the first grant.
     pub fn set_publisher(&self, publisher: Arc<dyn LeasePublisher>) {
-        // A table has one publisher for life.
+        // The first publisher stays for the life of the table.
         let _ = self.publisher.set(publisher);
     }
 
@@ -136,7 +138,7 @@ impl LeaseTable {
         if let Some(publisher) = self.publisher.get() {
             publisher.grant(key, memory, base);
         }
-        // An adapter also reads its own leases itself.
+        // This table is for the adapter itself and for peers in the same process.
         let empty = || (0..CHUNK).map(|_| Entry::default()).collect();
         if let Some((chunk, slot)) = self.slot(key) {
             let entry = &chunk.get_or_init(empty)[slot];
@@ -157,7 +159,7 @@ impl LeaseTable {
         }
     }
 
-    /// Revokes the leases of a queue pair's messages.
+    /// Revokes the leases of all messages that a queue pair has sent.
     pub(crate) fn revoke(&self, qpn: Qpn) {
         let lease = Lease::of(self.epoch(qpn));
         let epoch = (lease.value() as u32).wrapping_add(1);
@@ -203,8 +205,8 @@ impl LeasedMemory for LeaseTable {
     }
 }
 
-/// The value of the `nth` lease on the region of a key: another value each time,
-/// and never 0.
+/// The value of the table's `nth` lease, which is on the region of this key. Each lease has another
+/// value, and none is 0.
 pub fn lease_of(key: LKey, nth: u64) -> u64 {
     u64::from(key.0) | (nth % u64::from(u32::MAX) + 1) << 32
 }

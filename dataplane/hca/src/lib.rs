@@ -1,22 +1,24 @@
-//! A channel adapter in software, without I/O: packets and time in, packets out (IBA 17).
+//! A software channel adapter without I/O: packets and time in, packets out (IBA 17).
 //!
-//! An adapter has no socket, no clock and no thread, and its crate depends on nothing that has any.
+//! An [`Adapter`] opens no socket, reads no clock and starts no thread. Its caller passes the time
+//! and the received frames, and the adapter sends through a [`FrameSink`].
 //!
 //! Read in this order:
 //!
-//! 1. this file: [`Adapter`] finds the queue pair that a packet is for and remembers which ones
-//!    have something to send and when;
-//! 2. `qp` is a queue pair and its states, `common` the shared part of its halves; `requester` and
-//!    `responder` are the halves on a connection, each with its fast path; `migration` is APM,
-//!    `datagram` the other service;
-//! 3. `memory`, `queue` and `qpn`: regions, queues and numbers; `verbs` and `posting`: the verbs;
-//!    [`recv_source`]: receives that are posted without a call;
-//! 4. [`port`] has the settings of the subnet manager, [`violation`] reports of wrong keys to it;
-//! 5. [`message_bypass`] defines delivery without packets, [`frame`] packets and messages on a
-//!    link, [`head`] the head of every frame, [`lease`] the memory that peers may read for
-//!    zero-copy send;
-//! 6. `outlet` and [`sink`]: the exit of frames;
-//! 7. [`link`] and [`device`]: an adapter at a link, behind the contract of `pollux-verbs`.
+//! 1. this file: [`Adapter`] finds the queue pair of each received packet, and keeps the list of
+//!    queue pairs that may have something to send and their timers;
+//! 2. `qp` is a queue pair and its states, `common` the state that its two halves share;
+//!    `requester` and `responder` are the halves of a connection (RC or UC), each with its fast
+//!    path; `migration` is automatic path migration (APM), `datagram` the UD service;
+//! 3. `memory`, `queue` and `qpn`: memory regions, work and completion queues, and QPNs; `verbs`
+//!    and `posting`: the verbs; [`recv_source`]: receives that a consumer posts without a call;
+//! 4. [`port`] has the attributes that the subnet manager sets, [`violation`] the reports of P_Key
+//!    and Q_Key violations;
+//! 5. [`message_bypass`] defines the delivery of messages without packets, [`frame`] the frames on
+//!    a link (packets or messages), [`head`] the header fields that all frames have, [`lease`] the
+//!    memory that peers may read for zero-copy send;
+//! 6. `outlet` and [`sink`]: the transmission of frames to the link or back to the own port;
+//! 7. [`link`] and [`device`]: an adapter with its link, as a `pollux-verbs` device.
 #![forbid(unsafe_code)]
 
 mod common;
@@ -69,7 +71,7 @@ use queue::{CompletionQueue, SharedQueue};
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
-/// Limits of the adapter; none of them is reserved ahead.
+/// The limits of an adapter. The adapter allocates no memory for them in advance.
 pub const LIMITS: Limits = Limits {
     pds_max: 65_536,
     regions_max: 65_536,
@@ -88,12 +90,13 @@ pub const LIMITS: Limits = Limits {
     initiator_depth_max: 16,
 };
 
-/// Waiting frames to the own port, at most; beyond that, they are handled before more is sent.
+/// The maximum number of loopback frames that wait. At this limit, the adapter handles them before
+/// it sends more.
 const LOOPED_MAX: usize = 256;
 
 #[derive(Debug)]
 pub struct Adapter {
-    /// Its index among the adapters that share the port (vHCA index).
+    /// The index of this adapter among those that share its port (vHCA index).
     context: u8,
     qps: Table<QueuePair>,
     gsi: Option<u32>,
@@ -102,9 +105,9 @@ pub struct Adapter {
     /// Queue pairs that may have something to send.
     active: VecDeque<u32>,
     timers: BTreeSet<(Time, u32)>,
-    /// Frames to the own port.
+    /// Loopback frames: frames to the adapter's own port.
     looped: VecDeque<Frame>,
-    /// Buffer of the packet that is being sent.
+    /// A scratch buffer for the packet that is being sent.
     buffer: Vec<u8>,
 }
 
@@ -118,13 +121,14 @@ pub(crate) struct Shared {
     pub(crate) srqs: Table<SharedQueue>,
     pub(crate) ahs: Table<(Pd, AddressVector)>,
     pub(crate) port: Port,
-    /// Counts changes of the port.
+    /// Incremented with every change of the port, which invalidates the queue pairs' expected
+    /// heads.
     pub(crate) epoch: u64,
     pub(crate) events: VecDeque<AsyncEvent>,
     pub(crate) violations: VecDeque<violation::KeyViolation>,
-    /// Completion queues that overran, and whose queue pairs must fail.
+    /// Completion queues that have overrun. Their queue pairs are failed at the next transmission.
     pub(crate) lost_cqs: Vec<Cq>,
-    /// Counts completions, of all queues.
+    /// The number of completions added so far to all queues.
     pub(crate) completed: u64,
 }
 
@@ -146,8 +150,8 @@ impl Adapter {
         Self::in_context(port, 0)
     }
 
-    /// One of several adapters that share a port, each in a context below [`PORT_CONTEXTS_MAX`].
-    /// Management belongs to context 0.
+    /// One of several adapters that share a port. Each has its own context, which is below
+    /// [`PORT_CONTEXTS_MAX`]. Only context 0 can have a queue pair for QP1 (the GSI).
     pub fn in_context(port: Port, context: u8) -> Self {
         Self {
             context,
@@ -184,7 +188,8 @@ impl Adapter {
         &mut self.shared.port
     }
 
-    /// Sets a new state of the port; queues an event for each difference (IBA 11.6.3).
+    /// Replaces the port and queues an async event for each changed attribute (IBA 11.6.3). The
+    /// drop counters are kept.
     pub fn take_port(&mut self, port: Port) {
         let before = std::mem::replace(self.port_mut(), port);
         let port = &mut self.shared.port;
@@ -203,7 +208,8 @@ impl Adapter {
         self.shared.events.extend(changes);
     }
 
-    /// Handles a packet from the link, LRH to VCRC. Invalid packets are counted drops.
+    /// Handles a packet from the link. `bytes` is the packet from LRH to VCRC. An invalid packet is
+    /// dropped and counted.
     pub fn handle_packet(&mut self, now: Time, bytes: &[u8]) {
         let outcome = self
             .check_packet(bytes)
@@ -211,7 +217,8 @@ impl Adapter {
         self.count(outcome);
     }
 
-    /// Handles a message from the link; `None` is an invalid one.
+    /// Handles a bypass message from the link. `None` is an invalid message, which is counted as a
+    /// drop.
     #[inline]
     pub fn handle_message(&mut self, now: Time, arrival: Option<&Arrival<'_>>) {
         let outcome = match arrival {
@@ -221,7 +228,7 @@ impl Adapter {
         self.count(outcome);
     }
 
-    /// Handles a stored frame.
+    /// Handles a stored frame. `leases` has the leases of its sender.
     pub fn handle(&mut self, now: Time, frame: &Frame, leases: Option<&LeaseTable>) {
         match frame {
             Frame::Packet(bytes) => self.handle_packet(now, bytes),
@@ -286,10 +293,9 @@ impl Adapter {
     fn handle_multicast(&mut self, arrival: &Arrival<'_>) -> Result<(), DropReason> {
         let (mgid, mlid) = (arrival.grh.ok_or(DropReason::Grh)?.dgid, arrival.head.dlid);
         if arrival.head.dest_qp != Qpn::MULTICAST || !has_member(&self.groups, mgid, mlid) {
-            // All contexts get multicast, and context 0 counts the drop.
+            // Every context of the port gets each multicast frame, so only context 0 counts a drop.
             return if self.context == 0 { Err(DropReason::NoMember) } else { Ok(()) };
         }
-        // By index, because a receiving member needs the shared state of queue pairs.
         for index in 0..self.groups.len() {
             let member = self.groups[index];
             if !member.is_of(mgid, mlid) {
@@ -305,8 +311,8 @@ impl Adapter {
         Ok(())
     }
 
-    /// Runs expired timers. `before` is the previous clock reading; requests sent after it have no
-    /// exact start time.
+    /// Handles expired timers. `before` is the previous clock reading. The start time of a request
+    /// that was sent since then is not exact, so its ACK timer is restarted once instead.
     pub fn handle_timeouts(&mut self, before: Time, now: Time) {
         while let Some(&(due, number)) = self.timers.first()
             && due <= now
@@ -320,7 +326,8 @@ impl Adapter {
         }
     }
 
-    /// Sends frames that may be sent now, as far as the link has space; with `bypass`, as messages.
+    /// Sends all frames that may be sent now, until the link has no space. With `bypass`, it sends
+    /// bypass messages instead of packets.
     #[inline]
     pub fn transmit<L: FrameSink>(&mut self, now: Time, bypass: bool, link: &mut L) {
         loop {
@@ -356,7 +363,7 @@ impl Adapter {
         }
     }
 
-    /// Whether a queue pair waits to send or to fail.
+    /// Whether a queue pair may have something to send, or is to be failed after a CQ overrun.
     #[inline]
     pub fn is_active(&self) -> bool {
         !self.active.is_empty() || !self.shared.lost_cqs.is_empty()
@@ -389,7 +396,7 @@ impl Adapter {
         sent
     }
 
-    /// Fails the queue pairs of completion queues that overran (IBA 10.2.5.2).
+    /// Fails the queue pairs that use a completion queue that has overrun (IBA 10.2.5.2).
     fn fail_users(&mut self, cq: Cq) {
         let uses = |init: &QpInit| init.send_cq == cq || init.recv_cq == cq;
         let users = self.qps.iter().filter(|(_, qp)| uses(&qp.common.init));
@@ -404,7 +411,8 @@ impl Adapter {
         }
     }
 
-    /// Lists a queue pair that may have something to send, and schedules its timer.
+    /// Adds a queue pair to the active list, unless it is in the list already, and schedules its
+    /// timer.
     fn activate(&mut self, number: u32) {
         if let Some(qp) = self.qps.get_mut(number)
             && !qp.is_active
@@ -417,9 +425,10 @@ impl Adapter {
 
     /// Schedules the timer of a queue pair.
     ///
-    /// A timer that fires too early does no harm: the queue pair then schedules the next one. So an
-    /// entry stays when its queue pair needs a later one or none, and a busy connection updates the
-    /// set once per timeout, not twice per message.
+    /// A timer that fires too early does no harm, because the queue pair then schedules the next
+    /// one. So the entry of a queue pair stays in the set when the deadline moves to a later time
+    /// or goes away. A busy connection thus updates the set once per timeout instead of twice per
+    /// message.
     fn schedule_timer(&mut self, number: u32) {
         let Some(qp) = self.qps.get_mut(number) else { return };
         if !qp.needs_timer() {
@@ -434,7 +443,8 @@ impl Adapter {
 }
 
 impl QueuePair {
-    /// The checks of a packet before its queue pair handles it (IBA 9.6.1).
+    /// Checks the transport, the P_Key and the path of a packet, and the state of the queue pair,
+    /// before the queue pair handles the packet (IBA 9.6.1).
     fn admit(&mut self, shared: &mut Shared, arrival: &Arrival<'_>) -> Result<(), DropReason> {
         let common = &self.common;
         if arrival.head.opcode.transport() != common.transport() {

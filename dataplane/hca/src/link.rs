@@ -12,27 +12,28 @@ use std::time::Duration;
 
 pub trait Link: FrameSink {
     fn now(&self) -> Time;
-    /// Whether time is virtual, and so cheap to read.
+    /// Whether the clock is virtual. Such a clock is cheap to read.
     fn is_virtual(&self) -> bool;
     /// Whether the [message bypass](crate::message_bypass) is off.
     fn wants_packets(&self) -> bool;
     /// Gives the other end access to the leases of this end's adapter.
     fn attach(&mut self, leases: &Arc<LeaseTable>);
-    /// Updates the adapter's port, if its state has changed.
+    /// Updates the adapter's port, if its attributes have changed.
     fn refresh(&mut self, _: &mut Adapter) {}
     /// Hands the next frame to the adapter; returns whether there was one.
     fn receive(&mut self, now: Time, adapter: &mut Adapter) -> bool;
     /// Reports a key violation to the agent of the adapter's port, if there is one.
     fn report(&mut self, _: &KeyViolation) {}
-    /// Another adapter at the same port, for a device of this name.
+    /// Opens another device on the same port, in a context of its own. `_name` is the device name.
     fn open_shared(&mut self, _name: &str) -> Result<Box<dyn Device + Send>, VerbsError> {
         Err(VerbsError::Unsupported { verb: "open_shared", capability: "a second context" })
     }
     fn set_deadline(&mut self, deadline: Option<Time>);
-    /// Waits until `end` at most; if asleep, until a frame arrives.
+    /// Waits until `end` at the latest. After [`Link::fall_asleep`], an arriving frame ends the
+    /// wait.
     fn idle(&mut self, end: Time);
-    /// Makes the next sender wake this end, once. Before the sleep, the caller polls once more,
-    /// also the sources that it polls rarely.
+    /// Makes the next sender wake this end, once. The caller must poll all sources again before it
+    /// sleeps, including those that it polls rarely.
     fn fall_asleep(&mut self) {}
     /// Whether no frame has arrived since [`Link::fall_asleep`].
     fn is_asleep(&self) -> bool {
@@ -42,11 +43,11 @@ pub trait Link: FrameSink {
     fn is_lost(&self) -> bool {
         false
     }
-    /// The descriptor that becomes readable when this end is woken, if there is one.
+    /// The descriptor that becomes readable when a sender wakes this end, if there is one.
     fn wake_descriptor(&self) -> Option<BorrowedFd<'_>> {
         None
     }
-    /// The longest sleep at the descriptor.
+    /// The longest time that a caller may sleep on the descriptor.
     fn sleep_max(&self) -> Duration {
         Duration::MAX
     }

@@ -1,7 +1,8 @@
 //! Memory regions and windows, and the checks before every access (IBA 10.6).
 //!
-//! A key is the index of a table's slot, with the generation of the slot in the low eight bits. A
-//! bind may change only those bits, so window keys keep their upper 24 bits.
+//! A region's key has the index of its table slot in the upper 24 bits and the generation of the
+//! slot in the low 8 bits. A window's key has the window number there and a variant that the
+//! consumer chooses: a bind may change only the low 8 bits.
 
 use pollux_mem::Memory;
 use pollux_verbs::error::{none, over};
@@ -13,7 +14,7 @@ use std::collections::BTreeMap;
 #[derive(Debug)]
 pub(crate) struct MemoryTable {
     regions: Table<Region>,
-    /// By the upper 24 bits of their keys.
+    /// By [`window_number`] of their keys.
     windows: BTreeMap<u32, Window>,
     window_last: u32,
     windows_max: u32,
@@ -25,21 +26,23 @@ struct Region {
     memory: Memory,
     range: MemoryRange,
     access: Access,
-    /// Windows bound to it, which keep it from being deregistered.
+    /// The number of windows bound to the region. While it is not 0, the region cannot be
+    /// deregistered.
     windows: u32,
 }
 
-/// The part of a memory that is registered, and its address in requests.
+/// The registered part of a memory, and its address in scatter/gather entries and requests of
+/// peers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryRange {
-    /// The first byte in the memory.
+    /// The offset of the first byte in the memory.
     pub at: usize,
     pub bytes: u64,
     /// The address of the first byte, which the consumer may choose (IBA 10.6.3.2).
     pub address: u64,
 }
 
-/// What changes of a region that is registered anew.
+/// The changes of a re-registered region. `None` keeps the current value.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RegionChange<'a> {
     pub pd: Option<Pd>,
@@ -62,7 +65,7 @@ struct Bound {
     access: Access,
 }
 
-/// A list of pieces of memory that passed the checks.
+/// A scatter/gather list that has passed the access checks.
 #[derive(Clone, Copy)]
 pub struct Pieces<'a> {
     table: &'a MemoryTable,
@@ -72,7 +75,7 @@ pub struct Pieces<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Denied;
 
-/// The bit of window keys; region keys do not have it.
+/// Set in the keys of windows and clear in the keys of regions.
 const WINDOW: u32 = 0x8000_0000;
 
 impl MemoryTable {
@@ -153,7 +156,7 @@ impl MemoryTable {
         Ok(())
     }
 
-    /// The present key of a window, found by any key that it had.
+    /// The current key of a window. `key` may be any key that the window has had.
     pub(crate) fn window_key(&self, key: RKey) -> Option<RKey> {
         let window = self.windows.get(&window_number(key))?;
         Some(RKey(key.0 & !0xff | u32::from(window.key)))
@@ -211,7 +214,7 @@ impl MemoryTable {
         window.filter(|window| key.0 & WINDOW != 0 && window.key == key.0 as u8)
     }
 
-    /// Checks the entries of a request. Entries without bytes are not checked.
+    /// Checks the scatter/gather list of a request. Entries of length 0 are not checked.
     #[inline(always)]
     pub(crate) fn local<'a>(
         &'a self,
@@ -226,7 +229,7 @@ impl MemoryTable {
         Ok(self.pieces(sges))
     }
 
-    /// Checks an entry; returns its region and the offset in it.
+    /// Checks a scatter/gather entry. Returns its memory, and the offset of its first byte there.
     #[inline(always)]
     pub(crate) fn locate(
         &self,
@@ -239,7 +242,8 @@ impl MemoryTable {
         Ok((&region.memory, region.offset(sge)))
     }
 
-    /// Checks the request of a peer. Requests without bytes are not checked (IBA 9.7.4.1.4).
+    /// Checks the range and the R_Key of a peer's request. A request of length 0 is not checked
+    /// (IBA 9.7.4.1.4).
     pub(crate) fn remote(
         &self,
         pd: Pd,
@@ -256,7 +260,7 @@ impl MemoryTable {
         Ok(Sge { address, bytes, lkey })
     }
 
-    /// The pieces of entries that have passed the checks.
+    /// The pieces of a scatter/gather list whose entries have passed the checks.
     #[inline(always)]
     pub(crate) fn pieces<'a>(&'a self, sges: &'a [Sge]) -> Pieces<'a> {
         Pieces { table: self, sges }
@@ -305,7 +309,7 @@ impl Region {
         address >= base && end.is_some_and(|end| end <= base + self.range.bytes)
     }
 
-    /// The offset in the memory of an entry within the region.
+    /// The offset of an entry in the region's memory. The entry must be within the region.
     #[inline(always)]
     fn offset(&self, sge: &Sge) -> usize {
         (sge.address - self.range.address) as usize + self.range.at
@@ -313,12 +317,12 @@ impl Region {
 }
 
 impl<'a> Pieces<'a> {
-    /// The pieces that have bytes.
+    /// The entries that are not empty.
     pub(crate) fn sges(&self) -> impl Iterator<Item = &'a Sge> + use<'a> {
         self.sges.iter().filter(|sge| sge.bytes > 0)
     }
 
-    /// Copies bytes from the `skip`-th on into `out`.
+    /// Fills `out` with the bytes from offset `skip` on.
     #[inline(always)]
     pub(crate) fn read(&self, skip: usize, out: &mut [u8]) {
         self.walk(skip, out.len(), |memory, at, done, bytes| {
@@ -326,7 +330,7 @@ impl<'a> Pieces<'a> {
         });
     }
 
-    /// Copies `bytes` to the `skip`-th on; returns whether they are long enough.
+    /// Writes `bytes` from offset `skip` on. Returns `false` if the pieces are too short.
     #[inline(always)]
     pub(crate) fn write(&self, skip: usize, bytes: &[u8]) -> bool {
         self.walk(skip, bytes.len(), |memory, at, done, count| {
@@ -334,20 +338,23 @@ impl<'a> Pieces<'a> {
         })
     }
 
-    /// Copies bytes of another memory to the `skip`-th on; returns whether both are long enough.
+    /// Writes `bytes` bytes of another memory from offset `skip` on. Returns `false` if the pieces
+    /// or the other memory are too short.
     pub(crate) fn copy_from(&self, skip: usize, from: &Memory, at: usize, bytes: usize) -> bool {
         self.walk(skip, bytes, |memory, to, done, count| memory.copy(to, from, at + done, count))
     }
 
-    /// Changes the eight bytes that are the first piece.
+    /// Updates the 8 bytes at the first entry atomically and returns the old value.
     pub(crate) fn update(&self, change: impl Fn(u64) -> u64) -> Option<u64> {
         let sge = self.sges.first()?;
         let region = self.table.regions.get(number_of(sge.lkey.0))?;
         region.memory.update(region.offset(sge), change)
     }
 
-    /// Calls `each` for the pieces of `bytes` from the `skip`-th on: the memory, the offset in it,
-    /// the bytes before, and the length. Returns whether all calls returned true.
+    /// Splits the `bytes` bytes from offset `skip` on into runs that are contiguous in memory, and
+    /// calls `each` for each run. Its arguments are the memory, the offset there, the number of
+    /// bytes before this run, and the length of the run. Returns `false` if a call does, or if the
+    /// pieces are too short.
     #[inline(always)]
     fn walk(
         &self,
@@ -378,7 +385,7 @@ impl<'a> Pieces<'a> {
     }
 }
 
-/// The index of a region in its adapter's table; for an invalid key, an index that no table has.
+/// The index of a region in its adapter's table. An invalid key gives an index beyond every table.
 pub const fn region_of(key: LKey) -> usize {
     (number_of(key.0) as usize & 0xff_ffff).wrapping_sub(1)
 }
@@ -387,7 +394,7 @@ pub(crate) const fn is_window(key: RKey) -> bool {
     key.0 & WINDOW != 0
 }
 
-/// A table's number with its generation moved to the low eight bits.
+/// A number of the table as a key: the generation moves from the high to the low 8 bits.
 const fn key_of(number: u32) -> u32 {
     number.rotate_left(8) & !WINDOW
 }

@@ -1,14 +1,15 @@
 //! Message bypass: delivery of a message without packets.
 //!
-//! A message passes from one adapter to another unsegmented and without CRCs, as long as nothing on
-//! its path needs packets. It has the same meaning: the opcode of a message of one packet, as many
-//! PSNs as it would have packets, the same answers. So an adapter handles both by one code, and a
-//! connection can change from one to the other between two messages.
+//! As long as nothing on the path needs packets, a message passes from one adapter to another
+//! unsegmented and without CRCs. It means the same as its packets would: it has the opcode of a
+//! one-packet message, takes as many PSNs as it would have packets, and gets the same answers. So
+//! an adapter handles messages and packets by the same code, and a connection can change between
+//! them after each message.
 //!
-//! A short message carries its bytes. A long one of a reliable connection is leased where that is
-//! possible: the receiver copies it out of the sender's memory ([`lease`](crate::lease)). Others
-//! carry up to 64 KiB, an IP packet of any length; still longer ones are segmented by the path MTU,
-//! also on the bypass.
+//! A short message carries its bytes. A long message of a reliable connection is leased if
+//! possible: the receiver copies it from the sender's memory ([`lease`](crate::lease)). Other
+//! messages carry up to 64 KiB, enough for the longest IP packet. Still longer ones are segmented
+//! by the path MTU, also on the bypass.
 //!
 //! [`Link::wants_packets`](crate::link::Link::wants_packets) decides, once for each post or poll.
 //! It switches the bypass off for:
@@ -17,9 +18,9 @@
 //! - a link with faults (loss, corruption, reordering, delay), or one that is set to packets only;
 //! - a rate model: virtual lanes, flow control and VL arbitration work on packets;
 //! - IB routers, which change the GRH of packets;
-//! - a foreign wire: another program, another machine.
+//! - a foreign wire, which leads to another program or another machine.
 //!
-//! The fast paths of requester and responder handle bypass messages that need no other rule.
+//! The fast paths of requester and responder handle short bypass messages that arrive in order.
 
 use crate::Adapter;
 use crate::frame::Message;
@@ -32,17 +33,17 @@ use pollux_wire::address::Qpn;
 use pollux_wire::packet::Syndrome;
 use pollux_wire::psn::Psn;
 
-/// Bytes of a short message, which is never leased.
+/// The maximum length of a short message, which is never leased, in bytes.
 pub(crate) const COPY_BYTES_MAX: usize = 512;
 
 pub(crate) const CARRIED_BYTES_MAX: usize = BYTES_MAX;
 
-/// The transfer of the bytes of a message.
+/// How the bytes of a message reach the receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Carriage {
     /// In packets or messages of a path MTU each.
     Segmented,
-    /// All of them in one message.
+    /// In one message.
     Carried,
     /// The receiver copies them out of the sender's memory.
     Leased,
@@ -68,7 +69,7 @@ pub trait BypassMessage {
     fn first_words(&self) -> [u64; FIRST_WORDS];
     fn head_words(&self) -> usize;
     fn bytes(&self) -> usize;
-    /// Copies its bytes into memory, from `at` on.
+    /// Copies the payload to offset `at` of a memory. Returns `false` if it does not fit.
     fn copy_to(&self, memory: &Memory, at: usize) -> bool;
 }
 
@@ -113,7 +114,7 @@ impl BypassMessage for Message {
 }
 
 impl Adapter {
-    /// Handles a message or an ACK, if it is one for the fast path; returns whether it was.
+    /// Handles a message or an ACK that qualifies for the fast path. Returns whether it did.
     #[inline(always)]
     pub fn receive_fast(&mut self, now: Time, message: &impl BypassMessage) -> bool {
         let [first, second, _, fourth] = message.first_words();

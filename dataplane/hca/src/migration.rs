@@ -1,4 +1,4 @@
-//! Automatic path migration (APM): a connection with a second path takes it when the first one
+//! Automatic path migration (APM): a connection with an alternate path switches to it when its path
 //! fails (IBA 17.2.8).
 //!
 //! ```text
@@ -12,20 +12,21 @@
 //!          the consumer requests it
 //! ```
 //!
-//! A packet has MigReq 1 if its sender is in Migrated. In Rearm and in Migrated, a received 1 has
-//! no effect: peers that are not armed yet, or that have no second path, send it. In Armed it
-//! requests that this end migrate, too.
+//! A packet has MigReq 1 if its sender is in Migrated. In Rearm and in Migrated, a received MigReq
+//! of 1 has no effect: a peer that is not armed yet, or has no alternate path, sends it, too. In
+//! Armed, it requests that this end migrate as well.
 //!
 //! After a migration the alternate path is the path, and there is no alternate path until the
-//! consumer loads one. The consumer should wait until the peer has followed: a peer that is still
-//! armed accepts only MigReq 1 by its alternate path. The requester resends outstanding packets by
-//! the new path at once, because answers by the old path are dropped, and an armed peer must learn
-//! of the migration.
+//! consumer loads one. The consumer should load one only after the peer has migrated, too: it moves
+//! this end to Rearm, whose packets have MigReq 0, and a peer that is still armed accepts only
+//! MigReq 1 by its alternate path. The requester retransmits outstanding packets along the new path
+//! immediately, because answers along the old path are dropped, and because an armed peer must
+//! learn of the migration.
 //!
-//! Why Rearm cannot be undone: the peer may be armed by then, and drops packets with MigReq 1 by
-//! the old path.
+//! Why a consumer cannot go back from Rearm to Migrated: the peer may be armed by then, and would
+//! drop packets with MigReq 1 that arrive by the old path.
 //!
-//! The adapter has one port, so its paths differ in their LIDs, service levels and GRHs only.
+//! The adapter has one port, so its paths differ only in their LIDs, service levels and GRHs.
 
 use super::common::Common;
 use super::port::{DropReason, Port};
@@ -65,8 +66,9 @@ impl QueuePair {
         Err(DropReason::Migration)
     }
 
-    /// Handles a packet by the right path: if it shows that the peer is ready, the state becomes
-    /// Armed; if it shows that the peer has migrated, this end follows.
+    /// Handles the MigReq bit of a packet that arrived by the right path. MigReq 0 in Rearm shows
+    /// that the peer has an alternate path, so the state becomes Armed. MigReq 1 in Armed shows
+    /// that the peer has migrated, so this end migrates, too.
     #[inline]
     pub(super) fn handle_mig_req(&mut self, shared: &mut Shared, mig_req: bool) {
         match (self.common.migration(), mig_req) {
@@ -82,7 +84,8 @@ impl QueuePair {
         }
     }
 
-    /// Migrates if the retries of the present path are used up; returns whether it migrated.
+    /// Migrates if the retries on the current path are used up and migration is armed. Returns
+    /// whether it migrated.
     pub(super) fn migrate_if_exhausted(&mut self, shared: &mut Shared) -> bool {
         let migrates = self.requester.is_exhausted() && self.common.migration() == Migration::Armed;
         if migrates {
@@ -92,7 +95,8 @@ impl QueuePair {
         migrates
     }
 
-    /// Applies a change of the state from `before` by the consumer, which needs no event.
+    /// Applies a change of the migration state that the consumer made. `before` is the old state.
+    /// There is no event, because the consumer knows of its own change.
     pub(super) fn change_migration(&mut self, before: Migration) {
         match (before, self.common.migration()) {
             (_, Migration::Rearm) => self.common.refusal_reported = false,
@@ -111,7 +115,7 @@ impl QueuePair {
 }
 
 impl Adapter {
-    /// The transitions that a consumer may request.
+    /// Checks that the consumer may request this change of the migration state.
     pub(super) fn check_migration(
         &self,
         common: &Common,
@@ -127,7 +131,7 @@ impl Adapter {
     }
 }
 
-/// Whether a packet is from the other end of a path.
+/// Checks that a packet is from the other end of a path.
 fn matches_path(
     path: &AddressVector,
     port: &Port,

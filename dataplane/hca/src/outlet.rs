@@ -1,4 +1,4 @@
-//! The exit of frames from the adapter: its link, or back to itself.
+//! Transmission of frames: to the link, or in loopback to the adapter itself.
 
 use super::memory::Pieces;
 use super::qpn::context_of;
@@ -11,19 +11,19 @@ use pollux_wire::address::{Gid, Lid, Qpn};
 use pollux_wire::mad::smp::PortState;
 use std::collections::VecDeque;
 
-/// The exit of an adapter, while one of its queue pairs sends.
+/// The transmission state of an adapter while one of its queue pairs sends.
 pub(crate) struct Outlet<'a, L> {
     pub(super) link: &'a mut L,
     pub(super) looped: &'a mut VecDeque<Frame>,
     pub(super) groups: &'a [Member],
-    /// Buffer of the packet that is being sent.
+    /// A scratch buffer for the packet that is being sent.
     pub(super) buffer: &'a mut Vec<u8>,
     pub(super) own: OwnPort,
-    /// Frames sent by a port that is down.
+    /// The number of frames dropped because the port is down.
     pub(super) lost: u32,
 }
 
-/// The addresses of the adapter itself.
+/// The adapter's own addresses, which decide loopback.
 pub(super) struct OwnPort {
     is_up: bool,
     lid: Lid,
@@ -59,11 +59,11 @@ impl OwnPort {
 }
 
 impl<L: FrameSink> Outlet<'_, L> {
-    /// Sends a frame; returns whether there was space.
+    /// Sends a frame. Returns whether the link had space.
     #[inline(always)]
     pub(crate) fn send(&mut self, outgoing: &FrameToSend<'_>) -> bool {
-        // A port that is down drops frames, as hardware does (IBA 7.2): requests count as sent, and
-        // their timers run.
+        // A port that is down drops frames, as hardware does (IBA 7.2). The requests count as sent,
+        // and their timers run.
         if !self.own.is_up {
             self.lost += 1;
             return true;
@@ -80,8 +80,8 @@ impl<L: FrameSink> Outlet<'_, L> {
         sent
     }
 
-    /// Whether the receiver of a frame with this head can read the pieces of a message in place;
-    /// else it is sent by copy.
+    /// Whether the receiver of a frame with this head can read the pieces of a message in the
+    /// sender's memory. If not, the message is sent by copy.
     pub(crate) fn can_lease(
         &mut self,
         head: &Head,
@@ -92,7 +92,7 @@ impl<L: FrameSink> Outlet<'_, L> {
         let is_own = self.own.gids.is_none()
             && self.own.lid.covers(self.own.lmc, head.dlid)
             && context_of(head.dest_qp) == self.own.context;
-        // Part of a memory is registered without a lease.
+        // A region that covers only part of its memory has no lease.
         if is_own {
             keys.all(|key| leases.region(key).is_some())
         } else {

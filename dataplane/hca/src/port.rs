@@ -27,7 +27,7 @@ pub struct Port {
     pub sm_lid: Lid,
     pub sm_sl: u8,
     pub mtu: Mtu,
-    /// Its GIDs; the first is the port's own.
+    /// The GID table. Entry 0 is the GID of the port itself.
     pub gids: Vec<Gid>,
     pub pkeys: Vec<PKey>,
     /// The number of client reregistrations so far.
@@ -82,7 +82,7 @@ impl Port {
         self.pkeys.get(usize::from(index)).copied().unwrap_or(PKey::INVALID)
     }
 
-    /// The entry of the P_Key table that a packet's key matches.
+    /// The index of the first P_Key table entry that matches the P_Key of a packet.
     #[inline]
     pub fn pkey_index(&self, pkey: PKey) -> Option<u16> {
         self.pkeys.iter().position(|own| own.matches(pkey)).map(|index| index as u16)
@@ -94,7 +94,7 @@ impl Port {
     }
 }
 
-/// Why packets were dropped.
+/// Why a packet was dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum DropReason {
@@ -104,13 +104,13 @@ pub enum DropReason {
     Crc,
     #[error("dlid")]
     Dlid,
-    /// A GID that is not ours, or no GRH where one is required.
+    /// A GRH with a wrong GID, no GRH where one is required, or a GRH where none is expected.
     #[error("grh")]
     Grh,
     /// A source that is not the queue pair's peer.
     #[error("slid")]
     Slid,
-    /// A request of the peer to migrate that did not arrive by the alternate path.
+    /// A packet with MigReq, while migration is armed, that did not arrive by the alternate path.
     #[error("migration")]
     Migration,
     #[error("no_qp")]
@@ -126,10 +126,11 @@ pub enum DropReason {
     QKey,
     #[error("no_recv")]
     NoRecv,
-    /// Longer than the receive, or than a packet may be.
+    /// A datagram that is longer than the receive or the MTU.
     #[error("length")]
     Length,
-    /// Out of sequence: an answer without a request, a message without its first packet.
+    /// Out of sequence: a duplicate, a gap, an answer without a request, or a message without its
+    /// first packet.
     #[error("sequence")]
     Sequence,
     #[error("opcode")]
@@ -137,7 +138,8 @@ pub enum DropReason {
     /// A multicast group without local members.
     #[error("no_member")]
     NoMember,
-    /// A request without access to the memory, on an unreliable connection.
+    /// A request or a receive whose memory access was refused. On RC also every other request that
+    /// was refused with a fatal NAK.
     #[error("access")]
     Access,
     #[error("port_down")]

@@ -12,8 +12,8 @@ use pollux_verbs::{
 };
 
 impl Adapter {
-    /// Queues requests. Those for the fast path are sent at once by the message bypass, if it is
-    /// on.
+    /// Queues requests. With a `bypass` link, requests that qualify for the fast path are sent
+    /// immediately as messages.
     #[inline]
     pub(crate) fn post_send<L: FrameSink>(
         &mut self,
@@ -135,7 +135,7 @@ impl Adapter {
         Ok(())
     }
 
-    /// Sets where the receives of a queue pair are posted.
+    /// Sets the source from which the adapter fetches the receives of a queue pair.
     pub fn set_recv_source(&mut self, qp: Qp, source: Box<dyn RecvSource>) {
         if let Some(qp) = self.qps.get_mut(qp.0) {
             qp.common.source = Some(source);

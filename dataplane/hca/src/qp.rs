@@ -15,11 +15,11 @@ pub(crate) struct QueuePair {
     pub(crate) common: Common,
     pub(crate) requester: Requester,
     pub(crate) responder: Responder,
-    /// The requester has the first turn to send.
+    /// Which half had the first turn to send the last time.
     requester_first: bool,
-    /// It is in the adapter's list of queue pairs that may have something to send.
+    /// Whether the queue pair is in the adapter's `active` list.
     pub(crate) is_active: bool,
-    /// Its entry among the adapter's timers.
+    /// The time of the queue pair's entry in the adapter's `timers`.
     pub(crate) timer: Option<Time>,
 }
 
@@ -35,7 +35,8 @@ impl QueuePair {
         }
     }
 
-    /// Applies attributes that the table of transitions allows.
+    /// Applies attributes and enters the state `to`. The caller has checked that the transition
+    /// table allows them.
     pub(crate) fn change(&mut self, to: QpState, change: &QpAttributes, shared: &mut Shared) {
         let from = self.common.state;
         let before = self.common.migration();
@@ -71,7 +72,7 @@ impl QueuePair {
         }
     }
 
-    /// Enters the error state: outstanding requests are flushed (IBA 10.3.1.7).
+    /// Enters the error state and flushes outstanding requests (IBA 10.3.1.7).
     pub(crate) fn fail(&mut self, shared: &mut Shared) {
         self.common.enter(QpState::Err);
         shared.leases.revoke(self.common.qpn);
@@ -84,7 +85,7 @@ impl QueuePair {
         }
     }
 
-    /// Returns whether there were any.
+    /// Completes all posted receives with status Flushed. Returns whether there were any.
     pub(crate) fn flush_receives(&mut self, shared: &mut Shared) -> bool {
         self.common.fetch();
         let any = !self.common.receives.is_empty();
@@ -94,7 +95,8 @@ impl QueuePair {
         any
     }
 
-    /// Queues the event of the first packet that arrives before RTS (IBA 10.3.1.4).
+    /// Queues the ConnectionEstablished event for the first packet that arrives in RTR (IBA
+    /// 10.3.1.4).
     pub(crate) fn report_established(&mut self, shared: &mut Shared) {
         if self.common.state == QpState::Rtr && !self.common.established_reported {
             self.common.established_reported = true;
@@ -132,7 +134,7 @@ impl QueuePair {
         if common.init.qp_type.is_datagram() {
             return requester.transmit_datagram(common, shared, bypass, outlet);
         }
-        // The halves take turns, so that long answers do not block requests.
+        // The halves take turns, so that long read responses do not block requests.
         self.requester_first = !self.requester_first;
         if self.requester_first {
             match requester.transmit(common, shared, now, bypass, outlet) {
@@ -147,8 +149,10 @@ impl QueuePair {
         }
     }
 
-    /// Enters the error state after a failed request, or SQE on an unreliable queue pair, which
-    /// still receives (IBA 10.3.1.6).
+    /// Handles a failure of either half. If the requester has used up its retries and the alternate
+    /// path is armed, the connection migrates instead of failing. A failed request moves an RC
+    /// queue pair to the error state and an unreliable one to SQE, in which it still receives (IBA
+    /// 10.3.1.6). A failure of the responder leads to the error state on every service.
     pub(crate) fn handle_failure(&mut self, shared: &mut Shared) {
         let (ours, theirs) = (self.requester.failed.is_some(), self.responder.failed);
         if self.common.state == QpState::Err || !ours && !theirs {
@@ -170,12 +174,12 @@ impl QueuePair {
         self.handle_failure(shared);
     }
 
-    /// Whether it needs a timer before the scheduled one.
+    /// Whether the queue pair needs an earlier timer than the scheduled one.
     #[inline(always)]
     pub(crate) fn needs_timer(&self) -> bool {
         self.requester.deadline().is_some_and(|wanted| self.timer.is_none_or(|set| wanted < set))
     }
 }
 
-/// Packets or messages that a queue pair sends before others have their turn.
+/// The number of packets or messages that a queue pair sends before the next queue pair may send.
 const SENT_PER_TURN: u32 = 16;

@@ -6,23 +6,23 @@
 //!      15..0   the slot
 //! ```
 //!
-//! So adapters that share a port share no QPN, and a QPN is reused after 7 others of its slot at
-//! the earliest. After the end of a connection, its consumer keeps the queue pair as long as
-//! packets may arrive (TIME-WAIT).
+//! So adapters that share a port never use the same QPN, and a slot uses 7 other QPNs before it
+//! reuses one. After the end of a connection, its consumer keeps the queue pair in TIME-WAIT, as
+//! long as old packets may arrive.
 
 use pollux_wire::address::Qpn;
 
-/// Adapters that can share a port, each in its own context.
+/// The maximum number of adapters that share a port, each in its own context.
 pub const PORT_CONTEXTS_MAX: u8 = 32;
-/// Queue pairs of one adapter: fewer slots than their bits could name, so that no QPN is that of
-/// multicast.
+/// The maximum number of queue pairs of an adapter. It is less than 2^16, so that no QPN is the
+/// multicast QPN.
 pub(super) const QPS_MAX: u32 = 65_000;
-/// Bits of the generation of a slot.
+/// The number of bits of a slot's generation.
 pub(super) const GENERATION_BITS: u32 = CONTEXT_AT - INDEX_BITS;
 
 const INDEX_BITS: u32 = 16;
 const CONTEXT_AT: u32 = 19;
-/// Lower numbers are not assigned: 0 and 1 are those of management.
+/// The first QPN that is assigned. 0 and 1 are QP0 and QP1.
 const QPN_FIRST: u32 = 0x40;
 
 /// The bits of a QPN that hold its context.

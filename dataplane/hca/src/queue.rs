@@ -1,4 +1,4 @@
-//! Queues of work and of completions (IBA 10.2.5, 10.2.6, 10.8).
+//! Work queues and completion queues (IBA 10.2.5, 10.2.6, 10.8).
 
 use crate::recv_source::RecvSource;
 use pollux_verbs::work::SendOp;
@@ -9,14 +9,14 @@ use pollux_verbs::{
 use pollux_wire::psn::Psn;
 use std::collections::VecDeque;
 
-/// Bytes that a send may carry inline: with its head, two pairs of cache lines.
+/// The maximum length of the inline data of a send.
 pub(crate) const INLINE_BYTES_MAX: usize = 188;
 
-/// Pieces of the consumer's memory. One is the common case, and needs no allocation.
+/// The scatter/gather list of a request. A single entry is the common case and needs no allocation.
 #[derive(Clone, Debug)]
 pub(crate) enum Entries {
     One(Sge),
-    /// Several, or none.
+    /// Several entries, or none.
     Many(Box<[Sge]>),
 }
 
@@ -40,7 +40,8 @@ impl Entries {
 /// The data of a send, kept until its completion for retransmission.
 #[derive(Clone, Debug)]
 pub(crate) enum StoredData {
-    /// Copied to this slot when it was posted; the request has the length.
+    /// The slot of [`InlineSlots`] to which the data was copied when the request was posted. The
+    /// length is `SendWork::bytes`.
     Inline(u32),
     Sges(Entries),
 }
@@ -55,7 +56,7 @@ impl StoredData {
     }
 }
 
-/// The inline data of a send queue: a slot for each request, used in turn.
+/// The inline data of a send queue: one slot per request, used round-robin.
 #[derive(Debug, Default)]
 pub(crate) struct InlineSlots {
     bytes: Box<[u8]>,
@@ -64,11 +65,12 @@ pub(crate) struct InlineSlots {
 }
 
 impl InlineSlots {
-    /// Stores data of a queue of at most `requests`, each with at most `stride` bytes.
+    /// Copies `data` to the next slot and returns the index of the slot. The queue holds at most
+    /// `requests` requests, each with at most `stride` bytes of inline data.
     #[inline]
     fn store(&mut self, data: &[u8], requests: u32, stride: u32) -> u32 {
         if self.bytes.is_empty() {
-            // Only a queue that sends inline data needs memory for it.
+            // Allocated at the first use, because many queues never send inline data.
             self.stride = stride as usize;
             self.bytes = vec![0; self.stride * requests as usize].into();
         }
@@ -91,22 +93,22 @@ pub(crate) struct SendWork {
     pub(crate) op: SendOp,
     pub(crate) flags: SendFlags,
     pub(crate) data: StoredData,
-    /// The path of a datagram, at the time of posting.
+    /// The path of a datagram, copied from its address handle at posting.
     pub(crate) path: AddressVector,
     /// Bytes to send, or to read.
     pub(crate) bytes: u64,
-    /// The first PSN, once it was started.
+    /// The first PSN; valid once the request was started.
     pub(crate) psn: Psn,
-    /// The number of PSNs; 0 before the start, and for local operations.
+    /// The number of PSNs. 0 until the request is started, and for local operations.
     pub(crate) packets: u32,
     /// The send sequence number (SSN), for credits.
     pub(crate) ssn: Psn,
-    /// Received bytes of the answer, and their packets.
+    /// The bytes and packets of the read or atomic response received so far.
     pub(crate) answered: u64,
     pub(crate) answered_packets: u32,
-    /// It cannot be sent, and completes with this error after the requests before it.
+    /// The request cannot be sent. It completes with this error after the requests before it.
     pub(crate) local_error: Option<CompletionStatus>,
-    /// The answer to a read or an atomic is complete, or a local operation is done.
+    /// The response to a read or an atomic is complete, or a local operation was executed.
     pub(crate) done: bool,
 }
 
@@ -147,7 +149,7 @@ impl SendWork {
         matches!(self.op, SendOp::Read(_) | SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. })
     }
 
-    /// Whether it never leaves the adapter.
+    /// Whether the request is executed in the adapter, without a packet.
     pub(crate) const fn is_local(&self) -> bool {
         matches!(self.op, SendOp::Bind(_) | SendOp::LocalInvalidate(_) | SendOp::Nop)
     }
@@ -156,7 +158,7 @@ impl SendWork {
         self.packets == 0 && !self.done
     }
 
-    /// Whether it consumes a receive of the peer.
+    /// Whether the request consumes a receive at the peer.
     pub(crate) const fn takes_recv(&self) -> bool {
         matches!(
             self.op,
@@ -182,8 +184,8 @@ impl RecvWork {
         Self { id: request.id, entries: Entries::of(request.sges), bytes }
     }
 
-    /// Fetches the receives that a queue of `count_max` has space for; returns whether there were
-    /// any.
+    /// Fetches receives from `source` until `receives` holds `count_max`. Returns whether it
+    /// fetched any.
     pub(crate) fn fetch(
         source: &mut Option<Box<dyn RecvSource>>,
         receives: &mut VecDeque<Self>,
@@ -204,7 +206,7 @@ pub(crate) struct SharedQueue {
     pub(crate) source: Option<Box<dyn RecvSource>>,
     pub(crate) requests_max: usize,
     pub(crate) sges_max: usize,
-    /// The limit below which an event is sent; 0: never.
+    /// The SRQ limit: an event is queued once fewer receives are left. 0 disables the event.
     pub(crate) limit: u32,
     pub(crate) qps: u32,
 }
@@ -219,12 +221,13 @@ impl SharedQueue {
 pub(crate) struct CompletionQueue {
     pub(crate) completions: VecDeque<Completion>,
     completions_max: usize,
-    /// It overran: no more completions are added (IBA 10.2.5.2).
+    /// The queue has overrun and takes no more completions (IBA 10.2.5.2).
     pub(crate) is_lost: bool,
     armed: Option<Arm>,
-    /// A completion of the kind that it was armed for was added.
+    /// A completion of the armed kind was added, and the consumer has not taken the notification.
     pub(crate) is_notified: bool,
-    /// Completions that were added after the last solicited or failed one.
+    /// The number of completions that were added after the last solicited or failed one.
+    /// `usize::MAX` if there was none.
     pub(crate) since_solicited: usize,
     pub(crate) qps: u32,
 }
@@ -242,7 +245,8 @@ impl CompletionQueue {
         }
     }
 
-    /// Sets the number of completions, at most; `false` if it has more.
+    /// Changes the capacity. Returns `false`, without a change, if the queue holds more
+    /// completions.
     pub(crate) fn resize(&mut self, completions_max: u32) -> bool {
         let is_enough = self.completions.len() <= completions_max as usize;
         if is_enough {
@@ -284,7 +288,8 @@ impl CompletionQueue {
         count
     }
 
-    /// Arms the queue for the next completion of this kind, or of a kind armed before.
+    /// Arms the queue for the next completion of this kind. If it is armed for any completion
+    /// already, it stays so.
     pub(crate) fn arm(&mut self, arm: Arm) {
         if self.armed != Some(Arm::Any) {
             self.armed = Some(arm);

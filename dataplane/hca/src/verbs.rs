@@ -52,7 +52,8 @@ impl Adapter {
         self.register_range(pd, memory, MemoryRange { at: 0, bytes, address }, access)
     }
 
-    /// Registers part of `memory`. Only a region of all its bytes is leased.
+    /// Registers part of `memory`. Peers get a lease on a region only if it covers all of its
+    /// memory.
     pub fn register_range(
         &mut self,
         pd: Pd,
@@ -69,8 +70,8 @@ impl Adapter {
         Ok(region)
     }
 
-    /// Registers a region anew under the keys that it has. Peers get its bytes by
-    /// copy from then on.
+    /// Re-registers a region under its current keys. This ends the lease of the region, so peers
+    /// get its bytes by copy from then on.
     pub fn reregister(&mut self, region: LKey, change: RegionChange<'_>) -> Result<(), VerbsError> {
         if let Some(pd) = change.pd {
             self.check_pd("reregister", pd)?;
@@ -95,7 +96,7 @@ impl Adapter {
         self.shared.memory.destroy_window(window)
     }
 
-    /// The present key of a window, found by any key that it had.
+    /// The current key of a window. `key` may be any key that the window has had.
     pub fn window_key(&self, key: RKey) -> Option<RKey> {
         self.shared.memory.window_key(key)
     }
@@ -106,7 +107,8 @@ impl Adapter {
         kept.map(Cq).map_err(|_| over("create_cq", "cqs_max", LIMITS.cqs_max))
     }
 
-    /// Changes how many completions a queue holds; not below those that it has.
+    /// Changes the capacity of a queue. Fails if the queue holds more completions than the new
+    /// capacity.
     pub fn resize_cq(&mut self, cq: Cq, completions_max: u32) -> Result<(), VerbsError> {
         const VERB: &str = "resize_cq";
         check::cq(completions_max, &LIMITS)?;
@@ -185,7 +187,7 @@ impl Adapter {
             self.shared.srqs.get(srq.0).ok_or(none(VERB, "shared receive queue"))?;
         }
         check::qp_init(init, &LIMITS)?;
-        // The handle is known only after the insertion.
+        // The handle and the QPN are known only after the insertion.
         let kept = self.qps.insert(QueuePair::new(Qp(0), Qpn(0), *init));
         let number = kept.map_err(|_| over(VERB, "qps_max", LIMITS.qps_max))?;
         if let Some(qp) = self.qps.get_mut(number) {
@@ -216,7 +218,7 @@ impl Adapter {
         self.qp("qpn", qp).map(|qp| qp.common.qpn)
     }
 
-    /// Changes a queue pair's attributes, its state among them (IBA 11.2.5.2).
+    /// Changes attributes of a queue pair, including its state (IBA 11.2.5.2).
     pub fn modify_qp(&mut self, qp: Qp, change: &QpAttributes) -> Result<(), VerbsError> {
         const VERB: &str = "modify_qp";
         let kept = self.qp(VERB, qp)?;
@@ -327,7 +329,7 @@ impl Adapter {
         self.shared.cqs.get(cq.0).is_some_and(|queue| queue.completions.len() >= count)
     }
 
-    /// Counts completions, of all queues: those that were polled too.
+    /// The number of completions added so far to all queues, including those that were polled.
     pub fn completed(&self) -> u64 {
         self.shared.completed
     }
@@ -344,14 +346,15 @@ impl Adapter {
         Ok(())
     }
 
-    /// Where the last completion is that was solicited or has failed: its number among those that
-    /// wait, from 1, or at most 0 if it was polled. `None`: there was none.
+    /// The position of the last solicited or failed completion of a queue. 1 is the oldest
+    /// completion in the queue; 0 and below mean that the completion was polled. `None` if there
+    /// was none.
     pub fn last_solicited(&self, cq: Cq) -> Option<isize> {
         let queue = self.shared.cqs.get(cq.0)?;
         (queue.completions.len() as isize).checked_sub_unsigned(queue.since_solicited)
     }
 
-    /// Takes the notification of an armed completion queue.
+    /// Takes a pending notification and returns its completion queue.
     pub(crate) fn take_notified(&mut self) -> Option<Cq> {
         let (number, _) = self.shared.cqs.iter().find(|(_, queue)| queue.is_notified)?;
         self.shared.cqs.get_mut(number)?.is_notified = false;

@@ -1,7 +1,7 @@
 //! P_Key and Q_Key violations, reported by an adapter to its port's agent (IBA 9.6.1.1, 14.2.5.1).
 //!
-//! The adapter detects them, and the agent of its port counts them and sends traps; the two may be
-//! in different processes, joined by the link.
+//! The adapter detects violations; the agent of its port counts them and sends traps. The adapter
+//! passes reports to the agent over its link, because the agent may run in another process.
 
 use super::Shared;
 use super::port::DropReason;
@@ -10,7 +10,7 @@ use pollux_wire::address::{Gid, Qpn};
 use pollux_wire::mad::notice::{BadKeyTrap, TrapDetails, TrapNumber};
 use pollux_wire::packet::Extended;
 
-/// Violations that wait to be reported; beyond that, only the drops are counted.
+/// The maximum number of queued reports. Further violations are only counted as drops.
 const VIOLATIONS_MAX: usize = 64;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,7 +45,7 @@ impl KeyViolation {
         Some(Self { trap_number, trap })
     }
 
-    /// Parses the report of another process. `None` if invalid.
+    /// Parses a report from another process. `None` if it is invalid.
     pub fn read(trap_number: u64, details: &[u8]) -> Option<Self> {
         let trap_number = TrapNumber(trap_number.try_into().ok()?);
         match TrapDetails::parse(trap_number, details.try_into().ok()?) {
@@ -60,7 +60,7 @@ impl KeyViolation {
 }
 
 impl Shared {
-    /// Queues a report of a dropped packet, if its reason was a key.
+    /// Queues a report of a dropped packet if it was dropped for its P_Key or Q_Key.
     #[cold]
     pub(super) fn report_violation(
         &mut self,

@@ -1,5 +1,4 @@
-//! Answers to the requester: ACK, AETH NAK, RNR NAK, read and atomic responses (IBA 9.7.5.1,
-//! 9.9.2).
+//! Reception of responses: ACK, NAK, RNR NAK, read and atomic responses (IBA 9.7.5.1, 9.9.2).
 
 use super::*;
 
@@ -39,7 +38,7 @@ impl Requester {
 
     #[inline]
     pub(super) fn take_credits(&mut self, syndrome: Syndrome, msn: Psn) {
-        // A wire that reorders packets can deliver an older MSN last.
+        // On a wire that reorders packets, an ACK with an older MSN may arrive later.
         if let Syndrome::Ack(credits) = syndrome
             && !msn.is_before(self.peer_msn)
         {
@@ -58,7 +57,7 @@ impl Requester {
     ) -> Result<(), DropReason> {
         match syndrome {
             Syndrome::Ack(_) => {
-                // Missing answers with data before an ACK are lost.
+                // If a read or atomic response up to this PSN is still missing, it was lost.
                 let lost = self.first_unanswered().filter(|lost| !psn.is_before(*lost));
                 self.advance_acked(common, shared, now, lost.unwrap_or(psn.plus(1)));
                 if let Some(lost) = lost {
@@ -68,15 +67,16 @@ impl Requester {
             Syndrome::RnrNak(timer) => {
                 let before = self.acked;
                 self.advance_acked(common, shared, now, psn);
-                // Nothing is sent during the wait, so this is a duplicate.
+                // Nothing is sent while the RNR timer runs. So a second RNR NAK without progress is
+                // a duplicate and must not restart the timer.
                 if self.rnr_until.is_none() || self.acked != before {
                     self.start_rnr_timer(now, timer);
                 }
             }
             Syndrome::Nak(NakCode::PSN_SEQUENCE_ERROR) => {
                 self.advance_acked(common, shared, now, psn);
-                // A responder sends one NAK for a gap (IBA 9.7.5.2.8), so a second one is a
-                // duplicate.
+                // A responder sends one NAK per gap (IBA 9.7.5.2.8), so a second NAK with the same
+                // PSN is a duplicate.
                 if self.nak_psn.replace(psn) != Some(psn) {
                     self.retry(self.acked);
                 }
@@ -94,7 +94,7 @@ impl Requester {
         Ok(())
     }
 
-    /// Starts the RNR timer, unless the retries are used up (IBA 9.7.5.2.8).
+    /// Starts the RNR timer, or fails the request if no RNR retry is left (IBA 9.7.5.2.8).
     fn start_rnr_timer(&mut self, now: Time, timer: RnrTimer) {
         match self.rnr_retries_left {
             0 => {
@@ -109,7 +109,7 @@ impl Requester {
         self.go_back(self.acked);
     }
 
-    /// The PSN of the first missing answer with data.
+    /// The PSN of the first missing packet of a read or atomic response.
     pub(super) fn first_unanswered(&self) -> Option<Psn> {
         self.unanswered().map(|work| work.psn.plus(work.answered_packets))
     }
@@ -121,7 +121,8 @@ impl Requester {
         self.queue.iter().find(|work| work.needs_answer() && !work.done && work.packets > 0)
     }
 
-    /// Requests missing answers from `psn` on again, once until there is progress.
+    /// Retransmits from `psn` on to get a lost response again, at most once until there is
+    /// progress.
     fn request_again(&mut self, psn: Psn) {
         if !self.requested_again {
             self.requested_again = true;
@@ -129,7 +130,7 @@ impl Requester {
         }
     }
 
-    /// Handles part of the answer to a read, or the answer to an atomic.
+    /// Handles a packet of a read response, or an atomic response.
     fn handle_data(
         &mut self,
         common: &Common,
@@ -174,7 +175,7 @@ impl Requester {
         work.done = work.answered_packets == work.packets;
         self.answers_due -= u32::from(work.done);
         self.advance_acked(common, shared, now, psn.plus(arrival.head.packets));
-        // Acknowledged requests may have waited for this answer.
+        // Requests behind this one that were acknowledged before it can complete now.
         self.retire(common, shared);
         Ok(())
     }

@@ -1,8 +1,10 @@
-//! The fast path of the requester: one short message, sent with the post.
+//! The fast path of the requester: a post sends one short message immediately, and an ACK completes
+//! it.
 //!
-//! Nearly all traffic of queue pairs is short messages and ACKs, in order. This file sends those,
-//! in a tenth of the instructions. Anything else falls through to the slow path untouched. The slow
-//! path implements the whole specification; this file adds no rule. Tests run both.
+//! Nearly all traffic of queue pairs is short messages and ACKs, in order. This file handles them
+//! in a tenth of the instructions. For everything else its functions return `false` without a
+//! change of state, and the slow path takes over. The slow path implements the whole specification;
+//! this file adds no rule. Tests run both.
 
 use super::*;
 use crate::head;
@@ -13,7 +15,8 @@ use pollux_wire::address::Qpn;
 use pollux_wire::packet::Deth;
 
 impl Requester {
-    /// Sends a request at once, if it is one for the fast path and no other waits.
+    /// Sends a request immediately, if it qualifies for the fast path and no earlier request waits
+    /// to be sent. Returns whether it was sent.
     #[inline(always)]
     pub(crate) fn send_fast<L: FrameSink>(
         &mut self,
@@ -57,7 +60,7 @@ impl Requester {
         true
     }
 
-    /// Whether a message may be sent at once, before it is in the queue.
+    /// Whether a new message may be sent immediately, before it is queued.
     #[inline(always)]
     fn can_send_now(&self, common: &Common) -> bool {
         self.next == self.queue.len()
@@ -69,7 +72,7 @@ impl Requester {
             && self.ssn_allowed.is_none_or(|last| !last.is_before(self.ssn))
     }
 
-    /// Queues a message of one packet that was sent.
+    /// Queues a one-packet message that was just sent, until its acknowledgement.
     #[inline(always)]
     fn record_sent(&mut self, common: &Common, request: &SendRequest<'_>, now: Time) {
         let mut work =
@@ -84,7 +87,7 @@ impl Requester {
         }
     }
 
-    /// Completes a message of one packet that was sent and needs no acknowledgement.
+    /// Completes a one-packet message that was just sent and needs no acknowledgement.
     #[inline(always)]
     fn complete_unreliable(
         &mut self,
@@ -101,7 +104,7 @@ impl Requester {
         }
     }
 
-    /// Handles an ACK, unless an answer with data is due.
+    /// Handles an ACK, unless a read or atomic response is outstanding. Returns whether it did.
     #[inline(always)]
     pub(crate) fn receive_fast_ack(
         &mut self,
@@ -121,7 +124,7 @@ impl Requester {
     }
 }
 
-/// Sends the data of a request, if it is short and in one piece.
+/// Sends the data of a request, if it is short and contiguous. Returns whether it was sent.
 #[inline(always)]
 fn send_data<L: FrameSink>(
     common: &Common,
@@ -151,7 +154,7 @@ fn send_data<L: FrameSink>(
     }
 }
 
-/// The head of a datagram, if its path is one for the fast path.
+/// The head words of a datagram, if its path qualifies for the fast path.
 #[inline(always)]
 fn datagram_words(
     common: &Common,

@@ -9,10 +9,10 @@
 //!                          time-out, NAK 0, RNR NAK, a gap in the answers
 //! ```
 //!
-//! The queue holds the requests in order; `next` and `packet` are the position of sending, `acked`
-//! is the first PSN that is not acknowledged. Going back only moves `next` and `packet`:
-//! retransmitted packets are built again from memory, as in hardware. On an unreliable connection,
-//! requests complete with their last packet.
+//! The queue holds the requests in order. `next` and `packet` are the position of transmission, and
+//! `acked` is the first PSN that is not acknowledged. Going back only moves `next` and `packet`:
+//! the requester builds retransmitted packets again from the consumer's memory, as hardware does.
+//! On an unreliable connection, a request completes when its last packet is sent.
 
 mod answers;
 mod fast_path;
@@ -38,25 +38,27 @@ use pollux_wire::psn::Psn;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Unacknowledged packets, at most: enough to fill a link, few enough to retransmit.
+/// The maximum number of unacknowledged packets: enough to fill a link, and few enough to
+/// retransmit.
 const UNACKED_PACKETS_MAX: u32 = 256;
-/// Unacknowledged PSNs, at most, except for a single message with more: the longest has 2^23, and
-/// two PSNs at that distance still have an order (IBA 9.7.1).
+/// The maximum number of unacknowledged PSNs. A single message may exceed it: the longest has 2^23
+/// PSNs, and two PSNs at that distance can still be ordered (IBA 9.7.1).
 const UNACKED_PSNS_MAX: u32 = 1 << 22;
-/// Packets between acknowledge requests within a message; the last packet always has one.
+/// The number of packets between acknowledge requests (AckReq) within a message. The last packet
+/// always has one.
 const PACKETS_PER_ACK: u32 = 64;
-/// Bytes of an atomic operation.
+/// The length of the operand of an atomic operation, in bytes.
 const ATOMIC_BYTES: u64 = 8;
 
 #[derive(Debug, Default)]
 pub(crate) struct Requester {
     pub(crate) queue: VecDeque<SendWork>,
-    /// The next request to send, and its packets sent so far.
+    /// The index of the next request to send, and the number of its packets that were sent.
     next: usize,
     packet: u32,
     /// The first PSN of the next new message.
     pub(crate) psn: Psn,
-    /// The PSN behind the last one sent; answers beyond it are invalid.
+    /// The PSN after the last one sent. Responses from this PSN on are invalid.
     sent_end: Psn,
     /// The first PSN that is not acknowledged.
     acked: Psn,
@@ -72,18 +74,19 @@ pub(crate) struct Requester {
     rnr_until: Option<Time>,
     /// The ACK timer.
     ack_deadline: Option<Time>,
-    /// The start of the ACK timer, by a clock reading that may be old.
+    /// The start of the ACK timer. It is a clock reading that may be old.
     ack_awaited: Time,
-    /// The error of the oldest request.
+    /// The error with which the oldest request fails.
     pub(crate) failed: Option<CompletionStatus>,
-    /// Draining, and whether an event is to be sent at the end.
+    /// `Some` while the send queue drains (SQD). `Some(true)` if an event is to be queued at the
+    /// end.
     pub(crate) draining: Option<bool>,
-    /// Lost answers were requested again, without progress so far.
+    /// A lost response was requested again, and there was no progress since.
     requested_again: bool,
-    /// The PSN of the last NAK sequence error; `None` after progress.
+    /// The PSN of the last NAK for a PSN sequence error. `None` after progress.
     nak_psn: Option<Psn>,
     pub(crate) inline: InlineSlots,
-    /// Requests in the queue whose answers with data have not come.
+    /// The number of queued reads and atomics without a complete response.
     answers_due: u32,
 }
 
@@ -107,13 +110,14 @@ impl Requester {
         self.next < self.queue.len()
     }
 
-    /// Starts no new request; sends an event when started ones are done, if requested (SQD).
+    /// Stops the start of new requests (SQD). With `wants_event`, queues the SendQueueDrained event
+    /// when all started requests are complete.
     pub(crate) fn drain(&mut self, common: &Common, shared: &mut Shared, wants_event: bool) {
         self.draining = Some(wants_event);
         self.retire(common, shared);
     }
 
-    /// Completes the oldest request, a datagram that was sent.
+    /// Completes the oldest request, which is a datagram that was sent.
     pub(crate) fn finish_datagram(&mut self, common: &Common, shared: &mut Shared) {
         self.psn = self.psn.plus(1);
         (self.acked, self.sent_end) = (self.psn, self.psn);
@@ -132,9 +136,10 @@ impl Requester {
         self.failed == Some(CompletionStatus::RetryExceeded)
     }
 
-    /// Resends unacknowledged requests by a new path, with full retries. The RNR timer still runs.
+    /// Retransmits unacknowledged requests along a new path, with all retries restored. A running
+    /// RNR timer continues.
     pub(crate) fn restart(&mut self, attributes: &QpAttributes) {
-        // Other failures do not depend on the path.
+        // Failures other than exhausted retries do not depend on the path, so they stay.
         if self.is_exhausted() {
             self.failed = None;
         }
@@ -151,7 +156,8 @@ impl Requester {
             complete(common, shared, &work, status);
             status = CompletionStatus::Flushed;
         }
-        // PSNs and retries stay valid if the queue pair recovers from its error (IBA 10.3.1.6).
+        // The queue pair may recover from SQE, so PSNs and retry counts must stay valid (IBA
+        // 10.3.1.6).
         *self = Self {
             psn: self.psn,
             acked: self.psn,
@@ -168,7 +174,7 @@ impl Requester {
         self.rnr_retries_left = attributes.rnr_retry.map_or(0, |count| count.get());
     }
 
-    /// Executes local operations at `next`.
+    /// Executes the local operation at `next`.
     fn execute_local(&mut self, common: &Common, shared: &mut Shared) {
         let work = &mut self.queue[self.next];
         if !work.done {
@@ -193,7 +199,7 @@ impl Requester {
         self.retire(common, shared);
     }
 
-    /// Completes what is done, in order.
+    /// Completes the finished requests at the front of the queue, in order.
     fn retire(&mut self, common: &Common, shared: &mut Shared) {
         while self.next > 0 {
             let Some(work) = self.queue.front() else { break };
@@ -225,8 +231,8 @@ impl Requester {
         self.ack_deadline = timeout.filter(|_| outstanding).map(|timeout| now + timeout);
     }
 
-    /// Acknowledges everything before `upto`, except for missing answers with data: a later answer
-    /// shows that they are lost (IBA 9.9.2.2).
+    /// Marks everything before `upto` as acknowledged, but not beyond a missing read or atomic
+    /// response: a later response shows that it was lost (IBA 9.9.2.2).
     fn advance_acked(&mut self, common: &Common, shared: &mut Shared, now: Time, upto: Psn) {
         let lost = self.first_unanswered().filter(|lost| lost.is_before(upto));
         let upto = lost.unwrap_or(upto);
@@ -238,7 +244,7 @@ impl Requester {
         self.nak_psn = None;
         self.restore_retries(&common.attributes);
         self.start_timer(common, now);
-        // Packets to retransmit may have been acknowledged meanwhile.
+        // Packets that were still to be retransmitted may be acknowledged now: skip them.
         if let Some(work) = self.queue.get(self.next)
             && work.packets > 0
             && work.psn.plus(self.packet).is_before(upto)
@@ -277,10 +283,10 @@ impl Requester {
         self.go_back(psn);
     }
 
-    /// Checks both timers. If the clock was not read since the request was sent, restarts the ACK
-    /// timer once from now.
+    /// Checks both timers. If the ACK timer was started at the clock reading `before` or later, its
+    /// start is not exact, so it is restarted once from now.
     pub(crate) fn handle_timeout(&mut self, common: &Common, before: Time, now: Time) {
-        // An expired timer must not stay the deadline, or it fires forever.
+        // An expired RNR timer is cleared. Otherwise it would stay the deadline and fire forever.
         if self.rnr_until.is_some_and(|until| until <= now) {
             self.rnr_until = None;
             return;

@@ -1,4 +1,4 @@
-//! Sending of the requester: the packet at the present position, or a whole message (IBA 9.7.3,
+//! Transmission of requests: the packet at the current position, or a whole message (IBA 9.7.3,
 //! 9.9.1).
 
 use super::*;
@@ -47,8 +47,9 @@ impl Requester {
         Sent::All
     }
 
-    /// The transfer of a request by the message bypass. A lease needs an acknowledgment: until then
-    /// the consumer does not change the memory. A request that began in packets ends in packets.
+    /// How the message bypass transfers the data of a request. A lease needs RC: the consumer must
+    /// not change the memory until the acknowledgement. If the first packets of a request were sent
+    /// segmented, so are the others.
     fn carriage(
         &self,
         common: &Common,
@@ -77,8 +78,8 @@ impl Requester {
             return false;
         }
         self.rnr_until = None;
-        // A request that cannot be sent fails the queue pair after those before it are done, which
-        // may need retransmission.
+        // A request with a local error fails the queue pair only after the requests before it are
+        // complete, because those may need retransmission.
         if self.queue[self.next].local_error.is_some() {
             return false;
         }
@@ -130,13 +131,13 @@ impl Requester {
         true
     }
 
-    /// Reads and atomics before `next` that are not answered.
+    /// The number of started reads and atomics without a complete response.
     fn reads_outstanding(&self) -> u32 {
         let before = self.queue.iter().take(self.next);
         before.filter(|work| work.needs_answer() && !work.done).count() as u32
     }
 
-    /// Records that the request at `next` cannot be sent. Requests before it are completed first.
+    /// Records that the request at `next` cannot be sent. The requests before it complete first.
     pub(super) fn set_local_error(&mut self, common: &Common, status: CompletionStatus) {
         self.packet = 0;
         if self.next == 0 || common.init.qp_type == QpType::Uc {
@@ -146,7 +147,7 @@ impl Requester {
         }
     }
 
-    /// The packet at the present position, or the whole message.
+    /// The packet at the current position, or the whole message.
     #[inline(always)]
     fn outgoing<'a>(
         &'a self,
@@ -223,7 +224,7 @@ impl Requester {
             SendOp::Write(_) if last => (Operation::WRITE_LAST, Extended::None),
             SendOp::Write(_) | SendOp::WriteImm(..) => (Operation::WRITE_MIDDLE, Extended::None),
             SendOp::Read(remote) => {
-                // A repeated read requests only the missing part.
+                // A retransmitted read requests only the missing part.
                 let skip = u64::from(self.packet) * common.mtu() as u64;
                 (Operation::READ_REQUEST, Extended::Reth(reth(work, remote, skip)))
             }
@@ -255,7 +256,7 @@ impl Requester {
             self.packet = 0;
         }
         if common.init.qp_type == QpType::Uc {
-            // Without acknowledgements, a sent request is done.
+            // UC has no acknowledgements, so a request is complete when it is sent.
             self.acked = self.sent_end;
             self.retire(common, shared);
         } else if self.ack_deadline.is_none() {
@@ -264,7 +265,7 @@ impl Requester {
     }
 }
 
-/// The header of an RDMA request without its first `skip` bytes.
+/// The RETH of a request for the data after its first `skip` bytes.
 fn reth(work: &SendWork, remote: Remote, skip: u64) -> Reth {
     Reth {
         va: remote.address.wrapping_add(skip),

@@ -1,4 +1,4 @@
-//! Execution of requests: into receives, into memory, out of memory (IBA 9.7.4).
+//! Execution of requests: SENDs, RDMA writes, RDMA reads and atomics (IBA 9.7.4).
 
 use super::*;
 use pollux_verbs::Sge;
@@ -57,8 +57,8 @@ impl Responder {
         Ok(())
     }
 
-    /// Refuses a message that is too long for its receive. On an unreliable connection the receive
-    /// waits for the next message.
+    /// Refuses a message that is too long for its receive. On UC, the receive goes back to its
+    /// queue for the next message.
     fn length_error(
         &mut self,
         common: &mut Common,
@@ -94,8 +94,8 @@ impl Responder {
         if too_long || wrong_end {
             return Err(invalid);
         }
-        // The whole range is checked at the first packet, so that no part of a message beyond it is
-        // written.
+        // The first packet checks the range of the whole message, so that a message that exceeds
+        // its memory region writes nothing.
         let (at, length) = if done == 0 { (0, reth.dma_len) } else { (done, bytes as u32) };
         let address = reth.va.checked_add(at).ok_or(ACCESS_ERROR)?;
         let piece = [check_rkey(common, shared, reth.rkey, address, length, Access::REMOTE_WRITE)?];
@@ -138,7 +138,7 @@ impl Responder {
         Ok(())
     }
 
-    /// Queues the answer to a read, after the checks of length and R_Key.
+    /// Checks the length and the R_Key of a read, and queues its response.
     pub(super) fn answer_read(
         &mut self,
         common: &Common,
@@ -184,7 +184,7 @@ impl Responder {
         Ok(())
     }
 
-    /// Whether a responder resource is free for one more read or atomic.
+    /// Fails unless a responder resource is free for one more read or atomic.
     fn check_resource(&self, common: &Common) -> Result<(), Refusal> {
         let resources = usize::from(common.attributes.responder_resources.unwrap_or(0));
         let waiting = self.answers.iter().filter(|answer| answer.takes_resource()).count();
@@ -207,12 +207,12 @@ impl Responder {
 
 const ACCESS_ERROR: Refusal = Refusal::Fatal(NakCode::REMOTE_ACCESS_ERROR);
 
-/// Whether the queue pair allows this kind of access to peers.
+/// Fails unless the queue pair grants its peer this access.
 fn check_op_valid(common: &Common, need: Access) -> Result<(), Refusal> {
     if common.allows(need) { Ok(()) } else { Err(Refusal::Fatal(NakCode::INVALID_REQUEST)) }
 }
 
-/// The memory that a peer names, if its R_Key allows the access.
+/// The memory that a request names. Fails if the R_Key does not allow the access.
 fn check_rkey(
     common: &Common,
     shared: &Shared,
@@ -225,7 +225,7 @@ fn check_rkey(
     piece.map_err(|_| ACCESS_ERROR)
 }
 
-/// Completes the receive of a message.
+/// Completes a receive with success.
 fn complete(
     common: &Common,
     shared: &mut Shared,

@@ -1,8 +1,9 @@
 //! The fast path of the responder: one short message into the next receive, and its ACK.
 //!
-//! Messages take it if their head words are those that the queue pair expects
-//! ([`ExpectedHeads`](crate::common::ExpectedHeads)). Anything else falls through to the slow path
-//! untouched. The slow path implements the whole specification; this file adds no rule.
+//! A message qualifies if its head words are those that the queue pair expects
+//! ([`ExpectedHeads`](crate::common::ExpectedHeads)). For everything else these functions return
+//! `false` without a change of state, and the slow path takes over. The slow path implements the
+//! whole specification; this file adds no rule.
 
 use super::*;
 use crate::head;
@@ -14,7 +15,8 @@ use pollux_wire::address::Lid;
 use pollux_wire::packet::Grh;
 
 impl Responder {
-    /// Copies a message into the next receive, if both are for the fast path.
+    /// Copies a message into the next receive, if both qualify for the fast path. Returns whether
+    /// it did.
     #[inline(always)]
     pub(crate) fn receive_fast(
         &mut self,
@@ -81,13 +83,13 @@ impl Responder {
         true
     }
 
-    /// Whether a message with this PSN begins now.
+    /// Whether a new message with this PSN is expected next.
     #[inline(always)]
     fn expects(&self, psn: Psn) -> bool {
         psn == self.expected && matches!(self.in_progress, InProgress::Nothing) && !self.failed
     }
 
-    /// Advances the state by a received message of one packet.
+    /// Updates the state for a received one-packet message.
     #[inline(always)]
     fn advance_fast(&mut self, ack_req: bool) {
         self.expected = self.expected.plus(1);
@@ -98,7 +100,8 @@ impl Responder {
         }
     }
 
-    /// Sends the only answer that waits, if it is a positive ACK.
+    /// Sends the queued response if it is the only one and a positive ACK. Returns whether it was
+    /// sent.
     #[inline(always)]
     pub(crate) fn answer_fast<L: FrameSink>(
         &mut self,

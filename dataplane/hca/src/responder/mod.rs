@@ -8,9 +8,10 @@
 //!          +--- reliable: NAK and error state if the order is wrong; unreliable: message dropped
 //! ```
 //!
-//! A request passes these steps in order. The adapter comes first: `Adapter::handle_arrival` checks
-//! CRCs, port state, DLID, GRH and QPN (IBA 9.6.1.1), `QueuePair::admit` transport, state, P_Key
-//! and path (IBA 9.6.1); both drop. The names are those of Linux's `rxe_resp.c`.
+//! A request passes the steps below in order. Before them, the adapter makes the checks whose
+//! failure is a drop: `Adapter::handle_packet` checks CRCs, `Adapter::handle_arrival` port state,
+//! DLID, GRH and QPN (IBA 9.6.1.1), and `QueuePair::admit` transport, state, P_Key and path (IBA
+//! 9.6.1). The step names are those of Linux's `rxe_resp.c`.
 //!
 //! | step | clause | if it fails: RC | UC |
 //! |---|---|---|---|
@@ -26,12 +27,13 @@
 //! | `complete` | IBA 9.7.5.1 | | |
 //! | `acknowledge` | IBA 9.7.5.1 | ACK, coalesced | none |
 //!
-//! Two places differ from Linux: the length of a packet is checked together with `check_op_seq`,
-//! with the same outcome; an RDMA write with immediate needs its receive after `check_rkey`.
+//! Two steps differ from Linux. The length of a packet is checked together with `check_op_seq`,
+//! with the same outcome. An RDMA write with immediate takes its receive after `check_rkey`.
 //!
-//! A duplicate is answered and not executed again: a read from the memory, an atomic from its
-//! stored answer. Answers leave in the order of the requests, so they wait in a queue. ACK
-//! coalescing: an ACK replaces the ACK before it that has not left.
+//! A duplicate request is answered without a second execution: a read from the current memory
+//! contents, an atomic from its stored result. Answers are sent in the order of the requests, so
+//! they wait in a queue. ACKs are coalesced: a new ACK replaces an unsent ACK at the end of the
+//! queue.
 
 mod execute;
 mod fast_path;
@@ -61,16 +63,16 @@ pub(crate) struct Responder {
     /// Messages completed.
     msn: Psn,
     in_progress: InProgress,
-    /// A NAK for the gap before `expected` has been queued.
+    /// A NAK or an RNR NAK for `expected` was queued, and `expected` has not arrived since.
     nak_sent: bool,
     answers: VecDeque<Answer>,
-    /// The last reads and atomics, for duplicates.
+    /// The last executed reads and atomics, to answer duplicates.
     executed: VecDeque<Executed>,
-    /// A request was refused with a fatal NAK: the queue pair must fail.
+    /// A request failed fatally: the queue pair must enter the error state.
     pub(crate) failed: bool,
 }
 
-/// Answers that may wait; beyond that, requests are dropped as if lost.
+/// The maximum number of queued answers. At this limit, further requests are dropped as if lost.
 const ANSWERS_MAX: usize = 64;
 
 #[derive(Debug, Default)]
@@ -102,8 +104,8 @@ enum Answer {
     },
 }
 
-/// Whether an answer is to a request or to its duplicate; only the first takes one of the
-/// responder resources.
+/// Whether an answer is to a request or to a duplicate of it. Only the answer to the original takes
+/// a responder resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Repetition {
     Original,
@@ -131,14 +133,15 @@ struct Executed {
 
 /// The first check that failed.
 enum Refusal {
-    /// Answered with this NAK, and the queue pair fails with an event. On an unreliable connection
+    /// On RC, the responder sends this NAK, and the queue pair fails with an async event. On UC,
     /// the message is dropped.
     Fatal(NakCode),
-    /// The same without an event: a receive has completed with the error.
+    /// As `Fatal`, but without an event: a receive has completed with the error. On UC the queue
+    /// pair fails, too.
     RecvFailed(NakCode),
     /// No receive is posted.
     NotReady,
-    /// The sender has revoked the lease: the message counts as lost.
+    /// The sender has revoked the lease, so the message counts as lost.
     Revoked,
 }
 
@@ -157,8 +160,8 @@ impl Responder {
         if let InProgress::Send { work, .. } = std::mem::take(&mut self.in_progress) {
             common.complete_recv(shared, &work, CompletionStatus::Flushed);
         }
-        // Queued ACKs and NAKs are still sent: the peer has to learn the reason, and, if its own
-        // request failed, what was executed before.
+        // Queued ACKs and NAKs are still sent. If a request of the peer failed (`failed`), the
+        // answers to earlier requests are sent as well, before the NAK.
         if !self.failed {
             self.answers.retain(|answer| matches!(answer, Answer::Ack { .. }));
         }
@@ -192,7 +195,8 @@ impl Responder {
             Err(Refusal::NotReady) => {
                 let timer = common.attributes.min_rnr_timer.unwrap_or(RnrTimer(0));
                 self.answer(psn, Syndrome::RnrNak(timer));
-                // The rest of the burst is the same gap, and needs no second NAK.
+                // The packets that follow in the burst are part of the same gap and need no NAK of
+                // their own.
                 self.nak_sent = true;
                 Err(DropReason::NoRecv)
             }
@@ -212,7 +216,7 @@ impl Responder {
         }
     }
 
-    /// Compares a PSN with the expected one. The first packet behind a gap is answered with a NAK.
+    /// Compares a PSN with the expected one. Queues a NAK for the first packet after a gap.
     fn check_psn(&mut self, psn: Psn) -> Ordering {
         let order = psn.since(self.expected).cmp(&0);
         if order.is_eq() {
@@ -275,7 +279,7 @@ impl Responder {
         self.answer(psn, Syndrome::Ack(Credits::UNLIMITED));
     }
 
-    /// Queues an acknowledgement, in place of an ACK that was not sent yet.
+    /// Queues an ACK or NAK. It replaces an unsent ACK at the end of the queue.
     fn answer(&mut self, psn: Psn, syndrome: Syndrome) {
         if let Some(Answer::Ack { syndrome: Syndrome::Ack(_), .. }) = self.answers.back() {
             self.answers.pop_back();
@@ -293,7 +297,7 @@ impl Responder {
         arrival: &Arrival<'_>,
     ) -> Result<(), DropReason> {
         let psn = arrival.head.psn;
-        // A first packet starts a message, and aborts one in progress.
+        // A First or Only packet begins a new message and aborts the message in progress.
         if psn != self.expected || arrival.head.opcode.operation().begins() {
             self.drop_message(common, shared);
         }
@@ -313,7 +317,7 @@ impl Responder {
         })
     }
 
-    /// Drops the message in progress; its receive waits for the next.
+    /// Drops the message in progress. Its receive goes back to its queue.
     fn drop_message(&mut self, common: &mut Common, shared: &mut Shared) {
         if let InProgress::Send { work, .. } = std::mem::take(&mut self.in_progress) {
             common.give_back_recv(shared, work);
@@ -322,7 +326,7 @@ impl Responder {
 
     // ---------------------------------------------------------------- both
 
-    /// The steps from `check_op_seq` on.
+    /// Runs the steps from `check_op_seq` on.
     fn check_and_execute(
         &mut self,
         common: &mut Common,
@@ -358,7 +362,8 @@ fn check_length(common: &Common, arrival: &Arrival<'_>) -> bool {
     let bytes = arrival.payload.bytes();
     match arrival.head.unsegmented {
         false => arrival.head.opcode.operation().payload().allows(bytes, common.mtu()),
-        // Packets of another path MTU would be another number, and not fit (IBA 9.7.4.1.6).
+        // If the sender uses another path MTU, its number of packets differs, and the message is
+        // refused (IBA 9.7.4.1.6).
         true => is_read_or_atomic(arrival) || arrival.head.packets == common.packets(bytes as u64),
     }
 }

@@ -1,4 +1,4 @@
-//! Sending of the responder: answers in the order of the requests (IBA 9.7.5).
+//! Transmission of answers, in the order of the requests (IBA 9.7.5).
 
 use super::*;
 use crate::lease::LeasedMemory;
@@ -6,7 +6,7 @@ use crate::message_bypass::Carriage;
 use crate::sink::FrameSink;
 
 impl Responder {
-    /// Sends the next answer, or the next packet of it.
+    /// Sends the next answer, or the next packet of a read response.
     #[inline]
     pub(crate) fn transmit(
         &mut self,
@@ -60,8 +60,8 @@ impl Responder {
 }
 
 impl ReadAnswer {
-    /// Sends the next packet of the answer, or all of it; returns the result. `None` if the memory
-    /// was deregistered since the request.
+    /// Sends the next packet of the response, or all of it in one message. `None` if the peer may
+    /// no longer read the memory, as after a deregistration since the request.
     fn transmit(
         &mut self,
         common: &Common,
@@ -113,7 +113,7 @@ impl ReadAnswer {
     }
 }
 
-/// The operation of a packet of an answer to a read, and whether it has an AETH.
+/// The operation of a read response packet, and whether it has an AETH.
 fn read_response(unsegmented: bool, packet: u32, packets: u32) -> (Operation, bool) {
     if unsegmented || packets == 1 {
         (Operation::READ_RESPONSE_ONLY, true)
