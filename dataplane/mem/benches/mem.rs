@@ -1,21 +1,21 @@
-//! The costs of the parts of `pollux-mem`, compared with those of the machine.
+//! The costs of the parts of `pollux-mem`, compared with the cost of a bare cache line transfer.
 //!
 //! `hop` is half a round trip between two threads pinned to two cores. Its reference is
 //! `cache_line`: the same over two bare words, the fastest way for two cores to notify each other.
 //! All other benches run on one thread, warm; `x32` counts 32 elements in each direction.
 //!
-//! Measured on a virtual machine with 2 cores of a Xeon of the 2.8 GHz class, shared with other
-//! work. The placement of the two cores changes from one minute to the next there, so the hops have
-//! two columns: for two hardware threads of one core, and for separate cores. Nanoseconds, medians
-//! of 2000 slices:
+//! Measured on a virtual machine with 2 cores of a 2.8 GHz Xeon, shared with other work. The
+//! placement of the two cores changes from one minute to the next there. So the hops have two
+//! columns: two hardware threads of one core, and two separate cores. The figures are nanoseconds,
+//! medians of 2000 slices:
 //!
 //! | hop                | siblings       | apart           |
 //! |--------------------|----------------|-----------------|
 //! | bare cache line    | 22.9           | 150             |
 //! | mpsc, `u64`        | 36.4 (1.59 x)  | 154 (1.03 x)    |
 //!
-//! On separate cores only the cache line counts. Between siblings the instructions around it count;
-//! mpsc pays for its compare-and-swap there.
+//! On separate cores the transfer of the cache line dominates. Between siblings the instructions
+//! around it dominate, such as the compare-and-swap of mpsc.
 //!
 //! | one thread                                   | ns an element |
 //! |----------------------------------------------|---------------|
@@ -51,12 +51,13 @@ fn wait<T>(mut poll: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// Two sides of a round trip: one that starts it and waits, one that is called without end.
+/// The two sides of a round trip: `ask` starts it and waits for the reply, and `answer` is called
+/// in a loop.
 struct Pair {
     name: &'static str,
     ask: Box<dyn FnMut()>,
     answer: Box<dyn FnMut() + Send>,
-    /// Nanoseconds a hop, one figure a slice.
+    /// Nanoseconds per hop, one figure per slice.
     hops_ns: Vec<f64>,
 }
 
@@ -69,7 +70,7 @@ impl Pair {
         Self { name, ask: Box::new(ask), answer: Box::new(answer), hops_ns: Vec::new() }
     }
 
-    /// The hop that so many of 100 slices did not exceed.
+    /// The hop at this percentile of the slices. The figures must be sorted.
     fn percentile(&self, rank: usize) -> f64 {
         self.hops_ns[self.hops_ns.len() * rank / 100]
     }
@@ -190,7 +191,8 @@ fn pools(criterion: &mut Criterion) {
             held.drain(..).for_each(|buf| cache.free(buf));
         });
     });
-    // One worker only allocates, another only frees: all that goes round passes the shared list.
+    // One worker only allocates and another only frees, so every buffer passes through the shared
+    // list.
     let mut other = pool.cache(4 * BATCH);
     group.bench_function("alloc_here_free_there_x32", |bencher| {
         bencher.iter(|| {

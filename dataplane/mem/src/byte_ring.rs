@@ -1,4 +1,4 @@
-//! A byte ring between two threads: a stream, or messages that are written atomically.
+//! A byte ring between two threads, for a stream or for messages that become visible as a whole.
 //!
 //! ```text
 //!      head                 tail                head + capacity
@@ -6,14 +6,14 @@
 //!          unread                 free
 //! ```
 //!
-//! Only the reader accesses unread bytes, and only the writer free ones. Positions only count up,
-//! from shortly before they wrap; byte `p` is at `p mod capacity`. Each end publishes its position,
-//! and loads the other's only when the last loaded value is used up. Why a tail here and turns in
-//! [`mpsc`](crate::mpsc): bytes have no slots for a turn, and copying a run of bytes at once is the
-//! purpose of this ring.
+//! Only the reader accesses unread bytes, and only the writer free ones. Positions only increase.
+//! They start shortly before they wrap, and byte `p` is at `p mod capacity`. Each end publishes its
+//! own position, and loads the other end's position only when the bytes known from the last load
+//! are used up. Why this ring has a tail where [`mpsc`](crate::mpsc) has turns: bytes have no slots
+//! for a turn, and the purpose of this ring is to copy many bytes at once.
 //!
-//! Either end can also work in place, on the longest run that does not wrap ([`Writer::fill`],
-//! [`Reader::drain`]).
+//! Either end can also access the bytes in place, in the longest run that does not wrap
+//! ([`Writer::fill`], [`Reader::drain`]).
 
 use crate::cursor::{START, is_capacity};
 use crate::pad::CachePadded;
@@ -23,14 +23,14 @@ use store::Store;
 pub struct Writer {
     ring: Arc<Ring>,
     position: u64,
-    /// The position that would overwrite an unread byte, as last seen.
+    /// The first position that would overwrite an unread byte, by the last load of the head.
     limit: u64,
 }
 
 pub struct Reader {
     ring: Arc<Ring>,
     position: u64,
-    /// The position after the last written byte, as last seen.
+    /// The position after the last written byte, by the last load of the tail.
     end: u64,
 }
 
@@ -61,12 +61,12 @@ impl Ring {
         (writer, Reader { ring, position: START, end: START })
     }
 
-    /// An empty ring of the memory of one that has no other end any more.
+    /// An empty ring in the memory of `ring`. `None` if the other end still exists.
     fn renew(ring: Arc<Self>) -> Option<(Writer, Reader)> {
         Arc::try_unwrap(ring).ok().map(|ring| Self::over(ring.store))
     }
 
-    /// The index of a position, and the number of bytes that fit there before the ring wraps, at
+    /// The index of a position, and the number of bytes from there to the end of the memory, at
     /// most `bytes`.
     #[inline(always)]
     fn run(&self, position: u64, bytes: usize) -> (usize, usize) {
@@ -76,7 +76,7 @@ impl Ring {
 }
 
 impl Writer {
-    /// An empty ring of the same memory; `None` if the reader is still there.
+    /// An empty ring in the same memory. `None` if the reader still exists.
     pub fn renew(self) -> Option<(Self, Reader)> {
         Ring::renew(self.ring)
     }
@@ -92,7 +92,8 @@ impl Writer {
         if known >= wanted {
             return known;
         }
-        // Acquire, with the release in `Reader::advance`: overwritten bytes were read.
+        // Acquire, with the release in `Reader::advance`: bytes were read before they are
+        // overwritten.
         let head = self.ring.head.load(Ordering::Acquire);
         self.limit = head.wrapping_add(self.capacity() as u64);
         self.limit.wrapping_sub(self.position) as usize
@@ -143,7 +144,7 @@ impl Writer {
         count
     }
 
-    /// Writes bytes that fit.
+    /// Writes bytes for which the caller has checked the space.
     #[inline(always)]
     fn put(&mut self, bytes: &[u8]) {
         let (at, first) = self.ring.run(self.position, bytes.len());
@@ -159,13 +160,14 @@ impl Writer {
 
     #[inline(always)]
     fn publish(&self) {
-        // Release, with the acquire in `Reader::len`: the bytes are written.
+        // Release, with the acquire in `Reader::len`: the bytes are written before they are
+        // readable.
         self.ring.tail.store(self.position, Ordering::Release);
     }
 }
 
 impl Reader {
-    /// An empty ring of the same memory; `None` if the writer is still there.
+    /// An empty ring in the same memory. `None` if the writer still exists.
     pub fn renew(self) -> Option<(Writer, Self)> {
         Ring::renew(self.ring)
     }
@@ -174,7 +176,8 @@ impl Reader {
         self.ring.store.len()
     }
 
-    /// The readable bytes. Loads the writer's position only if fewer than `wanted` are known.
+    /// The number of readable bytes. Loads the writer's position only if fewer than `wanted` are
+    /// known.
     #[inline]
     pub fn len(&mut self, wanted: usize) -> usize {
         let known = self.end.wrapping_sub(self.position) as usize;
@@ -186,7 +189,7 @@ impl Reader {
         self.end.wrapping_sub(self.position) as usize
     }
 
-    /// The writer may append at any time.
+    /// Whether no byte is readable. The writer may append at any time.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.end == self.position && self.ring.tail.load(Ordering::Acquire) == self.position
@@ -201,8 +204,8 @@ impl Reader {
         count
     }
 
-    /// Copies bytes at an offset from the first without consuming them. Returns `false` if there
-    /// are fewer.
+    /// Copies bytes from offset `behind` on without consuming them. Returns `false` if fewer are
+    /// readable.
     #[inline]
     #[must_use]
     pub fn peek(&mut self, behind: usize, buffer: &mut [u8]) -> bool {
@@ -214,7 +217,7 @@ impl Reader {
         is_written
     }
 
-    /// Skips bytes, or all if there are fewer.
+    /// Skips `bytes` bytes, or all readable ones if there are fewer.
     #[inline]
     pub fn skip(&mut self, bytes: usize) {
         let count = bytes.min(self.len(bytes));
@@ -237,7 +240,7 @@ impl Reader {
         count
     }
 
-    /// Copies unread bytes.
+    /// Copies unread bytes from offset `behind` on.
     #[inline(always)]
     fn copy(&self, behind: usize, buffer: &mut [u8]) {
         let position = self.position.wrapping_add(behind as u64);
@@ -254,12 +257,12 @@ impl Reader {
     #[inline(always)]
     fn advance(&mut self, bytes: usize) {
         self.position = self.position.wrapping_add(bytes as u64);
-        // Release, with the acquire in `Writer::space`: the bytes are read.
+        // Release, with the acquire in `Writer::space`: the bytes were read before they are free.
         self.ring.head.store(self.position, Ordering::Release);
     }
 }
 
-/// The bytes of a ring, which two threads access, each its own part.
+/// The bytes of a ring. Two threads access them, but never the same byte at the same time.
 #[cfg(not(loom))]
 mod store {
     use std::cell::UnsafeCell;

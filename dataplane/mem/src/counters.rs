@@ -4,13 +4,14 @@
 //! intervene, and a locked instruction costs twenty times as much. Why owners share no cache line:
 //! it would move between their cores with every packet. [`Words::take`] aligns to lines.
 //!
-//! Each counter is read atomically, but two counters may be of different instants. Values that must
-//! agree belong in a [`seq_cell`](crate::seq_cell). The users define the meaning of each counter.
+//! Each counter is read atomically, but the values of two counters may be from different times.
+//! Values that must agree belong in a [`seq_cell`](crate::seq_cell). The users define the meaning
+//! of each counter.
 
 use crate::sync::Ordering;
 use crate::words::{ReadWords, Words};
 
-/// The owner of an array of counters.
+/// An array of counters, as its owner sees it.
 #[derive(Debug)]
 pub struct SharedCounters {
     words: Words,
@@ -27,7 +28,7 @@ impl SharedCounters {
         Self { words }
     }
 
-    /// Adds `amount` to a counter; it wraps.
+    /// Adds `amount` to a counter, which wraps at 2^64.
     ///
     /// # Panics
     /// If there is no such counter.

@@ -1,21 +1,21 @@
 //! The common parts of the rings: positions, turns and the producer's count of free slots.
 //!
-//! Positions only count up; the entry of position `p` lies in slot `p mod entries`. Each slot has a
+//! Positions only increase; the entry of position `p` is in slot `p mod entries`. Each slot has a
 //! *turn*: `p + 1` means that it holds the entry of position `p`. The consumer knows its next
 //! position, so one load of one turn shows whether there is an entry, and the entry is next to the
 //! turn.
 //!
-//! Why a turn in each slot and not one tail for all entries: an entry then moves between cores in
-//! one cache line. With a tail, the consumer misses the tail's line and then the entry's line, one
-//! after the other. That hop was measured at 2.4 times a bare cache line; the bench has the current
-//! figure.
+//! Why each slot has a turn, instead of one tail for all entries: an entry then moves between cores
+//! in one cache line. With a tail, the consumer has a cache miss on the tail's line and then one on
+//! the entry's line. That hop was measured at 2.4 times a bare cache line.
 //!
-//! Free slots are known from the `head`, which the consumer publishes. The producer loads it only
-//! when the free slots that it knows of are used up.
+//! The producer knows the free slots from the `head`, which the consumer publishes. It loads the
+//! head only when the free slots that it knows of are used up.
 
 use crate::sync::{AtomicU64, Ordering};
 
-/// The first position: shortly before the wrap, so that every run crosses it.
+/// The first position. It is shortly before the counter wraps, so that every run of the program
+/// tests the wrap.
 pub(crate) const START: u64 = 0u64.wrapping_sub(64);
 
 const ENTRIES_MAX: usize = 1 << 31;
@@ -25,8 +25,8 @@ pub(crate) fn is_capacity(entries: usize) -> bool {
     entries.is_power_of_two() && entries <= ENTRIES_MAX
 }
 
-/// The initial turn of a slot: the first position that maps to it, one less than when that entry is
-/// in it.
+/// The initial turn of a slot: the first position `p` of the slot. The turn becomes `p + 1` when
+/// that entry is written.
 pub(crate) fn first_turn(index: usize, entries: usize) -> u64 {
     let mask = entries as u64 - 1;
     START.wrapping_add((index as u64).wrapping_sub(START) & mask)
@@ -41,7 +41,7 @@ pub(crate) fn filled(position: u64) -> u64 {
 #[derive(Debug)]
 pub(crate) struct ProducerCursor {
     position: u64,
-    /// The position that would overwrite an unread entry, as last seen.
+    /// The first position that would overwrite an unread entry, by the last load of the head.
     limit: u64,
     entries: u64,
     broken: bool,
@@ -52,7 +52,7 @@ impl ProducerCursor {
         Self { position, limit: position, entries: entries as u64, broken: false }
     }
 
-    /// The free slots. Loads the consumer's head only if fewer than `wanted` are known.
+    /// The number of free slots. Loads the consumer's head only if fewer than `wanted` are known.
     #[inline(always)]
     pub(crate) fn room(&mut self, wanted: u64, head: &AtomicU64) -> u64 {
         let known = self.limit.wrapping_sub(self.position);
@@ -64,8 +64,8 @@ impl ProducerCursor {
         // Acquire, with the consumer's release: no entry is overwritten before it was read.
         let limit = head.load(Ordering::Acquire).wrapping_add(self.entries);
         let room = limit.wrapping_sub(self.position);
-        // A head beyond what was written, or a whole ring behind, is impossible. Between threads it
-        // cannot happen; between processes the peer is broken, and we stand still.
+        // A head beyond the written entries, or more than a ring behind them, is invalid. Only
+        // another process can write one: the peer is broken, and this producer sends nothing more.
         if room > self.entries || self.broken {
             self.broken = true;
             self.limit = self.position;

@@ -1,15 +1,16 @@
 //! A list of free indices that any number of threads share without a lock.
 //!
-//! It is a stack linked through an array: `next[i]` is the index below `i`. Whole chains go on and
-//! come off with one compare-and-swap, so a worker that refills 32 buffers touches the shared line
-//! once.
+//! It is a stack linked through an array: `next[i]` is the index below `i`. A whole chain is pushed
+//! or popped with one compare-and-swap, so a worker that refills 32 buffers accesses the shared
+//! cache line once.
 //!
-//! Why the head carries a tag: between reading the head and swapping it, others may pop the same
-//! index and push it back with another chain below it. Every swap counts the tag up, so a head that
-//! compares equal has not moved, and the chain below it is the one that was walked. The tag has 40
-//! bits: it fails only for a thread that is stopped there for exactly 2^40 swaps, some six hours.
+//! Why the head has a tag: between a thread's load of the head and its swap, other threads may pop
+//! the same index and push it again with another chain below it (the ABA problem). Every swap
+//! increments the tag, so a head that compares equal has not changed, and the chain below it is the
+//! one that the thread has read. The tag has 40 bits. It fails only if a thread is stopped there
+//! for exactly 2^40 swaps, about six hours.
 //!
-//! Why a stack and not a queue: the buffer freed last is still in a cache.
+//! Why a stack and not a queue: the buffer that was freed last is probably still in a CPU cache.
 
 use crate::pad::CachePadded;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
@@ -19,14 +20,14 @@ pub const INDICES_MAX: u32 = NIL;
 const INDEX_BITS: u32 = 24;
 const NIL: u32 = (1 << INDEX_BITS) - 1;
 
-/// A shared stack of indices below a fixed number. Pushing an index twice makes it be popped twice.
-/// Callers must own the indices they push; the pool guarantees this by its types.
+/// A shared stack of indices below a fixed number. An index that is pushed twice is popped twice,
+/// so callers must own the indices that they push. The types of the pool guarantee this.
 pub struct FreeList {
     head: CachePadded<AtomicU64>,
     next: Box<[AtomicU32]>,
 }
 
-/// Index and tag, in one word.
+/// The index on top and the tag, in one word.
 #[derive(Clone, Copy)]
 struct Head {
     index: u32,
@@ -38,7 +39,7 @@ impl Head {
         Self { index: word as u32 & NIL, tag: word >> INDEX_BITS }
     }
 
-    /// The word of the next head.
+    /// The word of the head that replaces this one.
     fn followed_by(self, index: u32) -> u64 {
         self.tag.wrapping_add(1) << INDEX_BITS | u64::from(index)
     }
@@ -49,7 +50,8 @@ impl Head {
 }
 
 impl FreeList {
-    /// All indices below `count`, the lowest on top. `None` above [`INDICES_MAX`].
+    /// A list of all indices below `count`, the lowest on top. `None` if `count` is above
+    /// [`INDICES_MAX`].
     pub fn full(count: u32) -> Option<Self> {
         if count > INDICES_MAX {
             return None;
@@ -89,7 +91,7 @@ impl FreeList {
 
     /// Appends up to `count_max` indices of the chain that begins at `index`; returns the next one.
     ///
-    /// Other threads may relink the chain meanwhile. Then the result is a bounded number of valid
+    /// Other threads may relink the chain meanwhile. Then the result is at most `count_max` valid
     /// but arbitrary indices, and the caller's swap fails.
     fn walk(&self, mut index: u32, out: &mut Vec<u32>, count_max: usize) -> u32 {
         for _ in 0..count_max {

@@ -1,15 +1,16 @@
 //! Descriptors that a process was started with.
 //!
-//! Why here: a number becomes an owned descriptor, which is `unsafe`.
+//! Why this is in `pollux-mem`: making an owned descriptor out of a number is `unsafe`.
 //!
-//! Why it is sound for callers: only descriptors without close-on-exec are taken, and they get it.
-//! All that Rust opens has it from the start, so a descriptor without it came through the exec, and
-//! nothing in this process owns it; and none is taken twice.
+//! Why it is sound for callers: only descriptors without close-on-exec are taken, and taking a
+//! descriptor sets close-on-exec. Everything that this process opens itself has it from the start,
+//! so a descriptor without it was inherited through exec and has no owner in this process, and none
+//! is taken twice.
 
 use rustix::io::{FdFlags, fcntl_getfd, fcntl_setfd};
 use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
-/// The number behind standard error.
+/// The first descriptor number after standard error.
 const FIRST: RawFd = 3;
 pub const INHERITED_MAX: usize = 1024;
 

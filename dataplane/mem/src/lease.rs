@@ -1,5 +1,5 @@
-//! A lease: one word with which a sender revokes memory that receivers copy from (zero-copy send),
-//! without waiting for them.
+//! A lease: one word by which a sender grants receivers access to its memory (zero-copy send), and
+//! revokes it without waiting for them.
 //!
 //! A reader loads the lease, copies, and loads it again. If both loads have the same value, the
 //! copy is valid; otherwise it is discarded. So the owner never waits, and a reader that is stopped
@@ -11,12 +11,14 @@
 //! reader:       now() = v, acquire fence        copy, acquire fence, is_still(v)
 //! ```
 //!
-//! Two pairs order this on every machine. A reader that sees the grant sees the data written before
-//! it. A reader whose copy has anything written after the revocation sees the revocation in its
-//! second load: the fences order the copy, which is relaxed loads, as well as the lease itself. An
-//! atomic exchange in place of the fence is not enough: later stores may pass its store.
+//! Two pairs of orderings make this correct on every machine. By the release in `grant` and the
+//! fence in `now`, a reader that sees the grant sees the data written before it. By the fences in
+//! `revoke` and `is_still`, a reader whose copy contains anything written after the revocation sees
+//! the revocation in its second load: the fences also order the copy, which consists of relaxed
+//! loads. An atomic exchange in place of the fence in `revoke` is not enough, because later stores
+//! may become visible before its store.
 //!
-//! A value must not be reused while a copy may be in progress: count it up.
+//! A value must not be reused while a copy may be in progress, so owners use a counter.
 
 use crate::sync::{AtomicU64, Ordering, fence};
 use crate::words::ReadWord;
@@ -41,7 +43,7 @@ impl<'a> Lease<'a> {
     /// Grants readers the data written so far, under this value.
     #[inline]
     pub fn grant(self, value: u64) {
-        // Release, with the fence in `now`: a reader of the value sees the data.
+        // Release, which pairs with the fence in `now`: a reader that sees the value sees the data.
         self.word.store(value, Ordering::Release);
     }
 
@@ -49,7 +51,7 @@ impl<'a> Lease<'a> {
     #[inline]
     pub fn revoke(self, value: u64) {
         self.word.store(value, Ordering::Relaxed);
-        // With the fence in `is_still`: a reader of a later store sees this one.
+        // Pairs with the fence in `is_still`: a reader that sees a later store sees this one, too.
         fence(Ordering::Release);
     }
 
@@ -75,8 +77,8 @@ impl<'a> LeaseReader<'a> {
     /// The current value. Call it before the copy.
     #[inline]
     pub fn now(self) -> u64 {
-        // With the release in `grant`; a fence, since the language allows only relaxed loads of
-        // pages that cannot be written.
+        // Pairs with the release in `grant`. It is a fence and no acquire load, because the
+        // language allows only relaxed loads from read-only pages.
         let value = self.word.load(Ordering::Relaxed);
         fence(Ordering::Acquire);
         value
@@ -85,7 +87,7 @@ impl<'a> LeaseReader<'a> {
     /// Whether the value is unchanged. Call it after the copy, which is valid only if so.
     #[inline]
     pub fn is_still(self, value: u64) -> bool {
-        // With the fence in `revoke`: the loads of the copy come before this one.
+        // Pairs with the fence in `revoke`, and orders the loads of the copy before this one.
         fence(Ordering::Acquire);
         self.word.load(Ordering::Relaxed) == value
     }

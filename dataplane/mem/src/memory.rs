@@ -1,14 +1,14 @@
 //! Registered memory, which adapters and their peers may read and write at any time.
 //!
-//! A peer may write into it by RDMA while its owner reads. The result may be torn, which the
-//! program must handle, but it must not be undefined behavior. So this memory is accessed by
-//! relaxed atomic words only, and never as a slice. Memory leased from a peer is read-only
-//! ([`ReadWords`]).
+//! A peer may write into this memory by RDMA while its owner reads it. The owner may read a torn
+//! value, which it must handle, but the access must not be undefined behavior. So this memory is
+//! accessed only as relaxed atomic words, and never as a slice. Memory leased from a peer is
+//! read-only ([`ReadWords`]).
 //!
 //! [`Memory::private`] is for hardware adapters, and for software adapters whose peers are in the
-//! same process. [`Memory::shared`] can be read by peers in other processes: between processes, a
-//! long message from shared memory is copied once, from private memory twice. No other process can
-//! write it: the local adapter executes the writes of peers.
+//! same process. [`Memory::shared`] can be read by peers in other processes. A long message to
+//! another process is copied once from shared memory, and twice from private memory. No other
+//! process can write shared memory: the local adapter executes the RDMA writes of peers.
 //!
 //! Offsets are in bytes. A copy whose ends are not aligned to words leaves adjacent bytes
 //! unchanged: partial words are written by compare-and-swap.
@@ -38,13 +38,13 @@ impl Memory {
     }
 
     /// At least `bytes` of zeroed memory that peers in other processes can read. They can read all
-    /// of it, so it should hold only sent and received data. If the kernel cannot seal it against
-    /// writing (before Linux 5.1), it is not shared.
+    /// of it, so it should hold only data to send and received data. If the kernel cannot seal the
+    /// memory against writing (before Linux 5.1), peers get no access to it.
     pub fn shared(bytes: usize) -> Result<Self, MapError> {
         Self::of_segment(Segment::create("pollux-memory", bytes)?)
     }
 
-    /// The same of a new segment, which our caller may have mapped before.
+    /// As [`Memory::shared`], in a new segment. Mappings that the caller made before stay writable.
     pub fn of_segment(segment: Segment) -> Result<Self, MapError> {
         let memory = Self::over(segment.map()?);
         Ok(Self { segment: segment.seal().is_ok().then(|| Arc::new(segment)), ..memory })
@@ -68,7 +68,7 @@ impl Memory {
         self.segment.as_ref()
     }
 
-    /// As hardware adapters use it.
+    /// The virtual address of the first byte, as hardware adapters use it.
     pub fn address(&self) -> u64 {
         self.words.as_slice().as_ptr() as u64
     }
@@ -156,7 +156,8 @@ impl Memory {
         true
     }
 
-    /// For unaligned words: through a buffer, so that only the ends are merged.
+    /// Copies to an offset that is not aligned, through a buffer: then only partial words at the
+    /// ends of each buffer need a compare-and-swap.
     #[cold]
     fn write_words_shifted(&self, at: usize, from: &[AtomicU64], bytes: usize) -> bool {
         let mut buffer = [0; 8 * WORD];
@@ -171,7 +172,7 @@ impl Memory {
     }
 
     /// Copies `bytes` of `from` at `from_at` to offset `at`. Returns `false` if either is out of
-    /// bounds. The result of an overlapping copy is any mixture.
+    /// bounds. If the ranges overlap, the target may get any mixture of old and new bytes.
     #[must_use]
     pub fn copy(&self, at: usize, from: &Self, from_at: usize, bytes: usize) -> bool {
         if !self.takes(at, bytes) || !from.holds(from_at, bytes) {
@@ -185,7 +186,8 @@ impl Memory {
         true
     }
 
-    /// Word by word, with at most one partial word at each end.
+    /// Copies between offsets that are equal modulo the word size: word by word, with at most one
+    /// partial word at each end.
     fn copy_aligned(&self, at: usize, from: &Self, from_at: usize, bytes: usize) {
         let head = head_len(at, bytes);
         let body = (bytes - head) / WORD * WORD;
@@ -203,7 +205,8 @@ impl Memory {
         self.copy_part(at + head + body, from, from_at + head + body, tail);
     }
 
-    /// For unaligned words: through a buffer that stays in the L1 cache.
+    /// Copies between offsets that differ modulo the word size, through a buffer that stays in the
+    /// L1 cache.
     fn copy_shifted(&self, at: usize, from: &Self, from_at: usize, bytes: usize) {
         let mut done = 0;
         let mut buffer = [0; 1024];
@@ -215,7 +218,7 @@ impl Memory {
         }
     }
 
-    /// Copies less than a word.
+    /// Copies a part of a word.
     fn copy_part(&self, at: usize, from: &Self, from_at: usize, bytes: usize) {
         if bytes > 0 {
             let mut part = [0; WORD];
@@ -257,7 +260,8 @@ fn load(word: &AtomicU64) -> u64 {
     word.load(Ordering::Relaxed)
 }
 
-/// Writes part of a word and leaves its other bytes to concurrent writers.
+/// Writes part of a word by compare-and-swap, so that concurrent writes to its other bytes are
+/// kept.
 fn blend(word: &AtomicU64, first: usize, part: &[u8]) {
     let put = |old: u64| {
         let mut bytes = old.to_ne_bytes();
@@ -299,9 +303,10 @@ mod bulk {
     /// Both ranges have this many words, and the first may be written.
     unsafe fn copy_words(to: *const u8, from: *const u8, words: usize) {
         // SAFETY: the caller guarantees the ranges. Other threads may access the words at the same
-        // time, so this must not be an ordinary access of the language, and assembly is none: it
-        // counts as the access of a device. By the calling convention the direction flag is clear;
-        // the string copy changes only its three registers.
+        // time, which would be a data race for an ordinary access of the language. Inline assembly
+        // is no such access: the language treats it like an access by a device. By the calling
+        // convention the direction flag is clear. The string copy changes only the three registers
+        // that are declared.
         unsafe {
             asm!(
                 "rep movsb",

@@ -1,27 +1,27 @@
-//! A ring from one or many threads to one: commands to a worker, punted packets to the control
-//! thread, accepted connections.
+//! A ring from one or more sending threads to one receiving thread: commands to a worker, punted
+//! packets to the control thread, accepted connections.
 //!
-//! Each slot has a turn, as in `cursor.rs`, but here it also shows when the slot is free: it is
-//! `2p` while the slot waits for the value of position `p`, `2p + 1` while it holds that value, and
-//! then `2(p + entries)`. Producers claim positions by a compare-and-swap on the tail; the consumer
-//! needs none.
+//! Each slot has a turn, as in `cursor.rs`, but here the turn also shows when the slot is free. It
+//! is `2p` while the slot waits for the value of position `p`, `2p + 1` while it holds that value,
+//! and then `2(p + entries)`. Producers claim positions by a compare-and-swap on the tail. The
+//! consumer needs no compare-and-swap.
 //!
-//! Why it cannot block forever: a producer that claimed a position and never filled it would stop
-//! the consumer there. Between claim and fill there is only the move of the value, which cannot
-//! panic, and a single thread cannot be killed. A process can, so processes share only
-//! [`shared_ring`](crate::shared_ring).
+//! Why the ring cannot block forever: a producer that claimed a position and never filled it would
+//! stop the consumer there. Between claim and fill, the producer only moves the value, which cannot
+//! panic, and a single thread of a process cannot be killed. A whole process can be, so processes
+//! share only [`shared_ring`](crate::shared_ring).
 //!
-//! A producer that is preempted at that point delays the values pushed after its own. The consumer
-//! sees an empty ring meanwhile and does not wait. Why not crossbeam's `ArrayQueue`: its consumer
-//! waits there, forever if it is a real-time thread on the core of the producer, and it executes a
-//! fence each time that it finds the queue empty.
+//! A producer that is preempted between claim and fill delays the values pushed after its own.
+//! Meanwhile the consumer sees an empty ring and does not wait. Why not crossbeam's `ArrayQueue`:
+//! its consumer waits there, and it waits forever if it is a real-time thread on the core of the
+//! producer. It also executes a fence each time that it finds the queue empty.
 
 use crate::cursor::{START, first_turn, is_capacity};
 use crate::pad::CachePadded;
 use crate::sync::{Arc, AtomicU64, Ordering, UnsafeCell};
 use std::mem::MaybeUninit;
 
-/// Clones push into the same ring.
+/// The sending side. A clone pushes into the same ring.
 pub struct Sender<T> {
     ring: Arc<Ring<T>>,
 }
@@ -30,13 +30,13 @@ pub struct Receiver<T> {
     ring: Arc<Ring<T>>,
 }
 
-/// A place between two values of a ring.
+/// A position between two values of a ring.
 #[derive(Clone, Copy, Debug)]
 pub struct RingPlace(u64);
 
 struct Ring<T> {
     tail: CachePadded<AtomicU64>,
-    /// Written by the consumer only; read when the ring is dropped, too.
+    /// Only the consumer writes it. The drop of the ring also reads it.
     head: CachePadded<AtomicU64>,
     slots: Box<[Slot<T>]>,
 }
@@ -46,8 +46,8 @@ struct Slot<T> {
     value: UnsafeCell<MaybeUninit<T>>,
 }
 
-// SAFETY: one thread at a time accesses the value of a slot, because `turn` hands it over with
-// release and acquire; so values only move from one thread to another.
+// SAFETY: only one thread at a time accesses the value of a slot, because `turn` passes the slot on
+// with release and acquire. So values only move between threads, for which `T: Send` is enough.
 unsafe impl<T: Send> Sync for Ring<T> {}
 // SAFETY: the ring owns its values.
 unsafe impl<T: Send> Send for Ring<T> {}
@@ -85,22 +85,23 @@ impl<T> Ring<T> {
         &self.slots[position as usize & (self.slots.len() - 1)]
     }
 
-    /// Claims the next position. `None` when its slot still holds the value of the round before.
+    /// Claims the next position. `None` if its slot still holds the value of the previous round.
     fn claim(&self) -> Option<u64> {
         let mut position = self.tail.load(Ordering::Relaxed);
         loop {
-            // Acquire, with the release in `take`: the slot is overwritten after it was emptied.
+            // Acquire, with the release in `take`: the slot was emptied before it is overwritten.
             let turn = self.slot(position).turn.load(Ordering::Acquire);
             let ahead = turn.wrapping_sub(awaiting(position)) as i64;
             if ahead < 0 {
                 return None;
             }
             if ahead > 0 {
-                // Another producer claimed it; its tail is visible with the turn.
+                // Another producer has claimed this position. With its turn, its new tail is
+                // visible, too.
                 position = self.tail.load(Ordering::Relaxed);
                 continue;
             }
-            // Relaxed: the tail only numbers the claims; turns hand over the slots.
+            // Relaxed: the tail only numbers the claims. The turns order the accesses to the slots.
             let next = position.wrapping_add(1);
             let (success, failure) = (Ordering::Relaxed, Ordering::Relaxed);
             match self.tail.compare_exchange_weak(position, next, success, failure) {
@@ -110,14 +111,14 @@ impl<T> Ring<T> {
         }
     }
 
-    /// Takes the value at the head, if it is there.
+    /// Takes the value at the head, if it was pushed.
     ///
     /// # Safety
     /// The caller is the only consumer.
     unsafe fn take(&self) -> Option<T> {
         let position = self.head.load(Ordering::Relaxed);
         let slot = self.slot(position);
-        // Acquire, with the release in `push`: the value is there.
+        // Acquire, with the release in `push`: the value is complete.
         if slot.turn.load(Ordering::Acquire) != filled(position) {
             return None;
         }
@@ -139,7 +140,7 @@ impl<T> Sender<T> {
         self.ring.slot(position).turn.load(Ordering::Acquire) == awaiting(position)
     }
 
-    /// Appends a value, or gives it back when the ring is full.
+    /// Appends a value, or returns it if the ring is full.
     #[inline]
     pub fn push(&self, value: T) -> Result<(), T> {
         let Some(position) = self.ring.claim() else { return Err(value) };
@@ -165,13 +166,13 @@ impl<T> Receiver<T> {
         self.ring.slot(position).turn.load(Ordering::Acquire) != filled(position)
     }
 
-    /// The place behind all values whose push has ended, as far as this thread knows.
+    /// The position after all values whose push has returned, as far as this thread knows.
     pub fn end(&self) -> RingPlace {
         RingPlace(self.ring.tail.load(Ordering::Relaxed))
     }
 
-    /// Whether all values before the place were taken. Unlike [`Receiver::is_empty`], this
-    /// also waits for a value that has been claimed but not yet written.
+    /// Whether all values before the position were taken. Unlike [`Receiver::is_empty`], this
+    /// includes values that were claimed but not yet written.
     pub fn has_passed(&self, RingPlace(position): RingPlace) -> bool {
         self.ring.head.load(Ordering::Relaxed).wrapping_sub(position) as i64 >= 0
     }
@@ -180,11 +181,11 @@ impl<T> Receiver<T> {
     /// not yet written.
     #[inline]
     pub fn pop(&mut self) -> Option<T> {
-        // SAFETY: there is one receiver, and `&mut self` keeps it to one caller.
+        // SAFETY: a ring has one receiver, and `&mut self` excludes other callers.
         unsafe { self.ring.take() }
     }
 
-    /// The oldest values, at most `count_max`.
+    /// Takes the oldest values, at most `count_max`.
     #[inline]
     pub fn drain(&mut self, count_max: usize) -> impl Iterator<Item = T> {
         (0..count_max).map_while(|_| self.pop())
@@ -193,8 +194,8 @@ impl<T> Receiver<T> {
 
 impl<T> Drop for Ring<T> {
     fn drop(&mut self) {
-        // SAFETY: all ends are gone, so this is the only consumer, and every claimed slot is
-        // filled.
+        // SAFETY: all senders and the receiver are dropped, so this is the only consumer, and every
+        // claimed slot is filled.
         while unsafe { self.take() }.is_some() {}
     }
 }

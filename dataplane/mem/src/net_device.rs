@@ -1,8 +1,9 @@
 //! The properties of a network device by ioctl (`linux/if.h`): index, flags, MTU, address.
 //!
-//! Why here: an ioctl hands memory to the kernel, which is `unsafe`. Each request passes an `ifreq`
-//! of its own, of which the kernel writes at most the size of `struct ifreq`. Why not by netlink:
-//! four ioctls need no message to be parsed. They are not one snapshot.
+//! Why this is in `pollux-mem`: an ioctl passes memory to the kernel, which is `unsafe`. Each
+//! request passes its own `ifreq`, and the kernel writes at most the size of `struct ifreq`. Why
+//! not netlink: the replies to four ioctls need no parser. The four values are not one atomic
+//! snapshot.
 
 use crate::system_call::{NAME_BYTES, interface_name};
 use rustix::io::Errno;
@@ -10,7 +11,7 @@ use rustix::ioctl::{Opcode, Updater, ioctl};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use std::os::fd::{AsFd, OwnedFd};
 
-/// `SIOCGIFFLAGS`, and its siblings for MTU, hardware address and index.
+/// `SIOCGIFFLAGS`, and the requests for MTU, hardware address and index.
 const READ_FLAGS: Opcode = 0x8913;
 const READ_MTU: Opcode = 0x8921;
 const READ_ADDRESS: Opcode = 0x8927;
@@ -41,7 +42,7 @@ pub struct NetDevice {
     /// Whether it is operational (RFC 2863): it has a carrier, and does not wait for another
     /// protocol.
     pub has_carrier: bool,
-    /// Without the link-layer header.
+    /// In bytes, without the link-layer header.
     pub mtu: u32,
     /// `None` if the device is not Ethernet.
     pub address: Option<[u8; 6]>,
@@ -58,7 +59,7 @@ impl NetDeviceSocket {
         socket_with(AddressFamily::INET, SocketType::DGRAM, flags, None).map(Self)
     }
 
-    /// `NODEV` if there is no device of this name.
+    /// Reads the properties of a device. Fails with `NODEV` if no device has this name.
     pub fn read(&self, name: &str) -> Result<NetDevice, Errno> {
         let word = |value: [u8; 24]| u32::from_ne_bytes([value[0], value[1], value[2], value[3]]);
         let short = |value: [u8; 24]| u16::from_ne_bytes([value[0], value[1]]);
@@ -79,8 +80,8 @@ impl NetDeviceSocket {
     fn ask<const REQUEST: Opcode>(&self, name: &str) -> Result<[u8; 24], Errno> {
         let name = interface_name(name).ok_or(Errno::NODEV)?;
         let mut request = InterfaceRequest { name, value: [0; 24] };
-        // SAFETY: the four requests above read and write a `struct ifreq`, of which
-        // InterfaceRequest has the size.
+        // SAFETY: the four requests above read and write a `struct ifreq`, and InterfaceRequest has
+        // its size.
         unsafe { ioctl(self.0.as_fd(), Updater::<REQUEST, _>::new(&mut request)) }?;
         Ok(request.value)
     }

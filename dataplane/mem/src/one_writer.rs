@@ -1,8 +1,9 @@
 //! Shared words that one process writes and others only read, enforced by the mappings.
 //!
 //! The writer maps the segment and then seals it: no process, the writer included, can map it for
-//! writing again. A reader maps it read-only, so its type has no store, which would raise a signal.
-//! A reader validates the contents like all input of a peer, but only the writer can change them.
+//! writing again. A reader maps it read-only. A store would raise a signal, so the reader's type
+//! has no store. A reader validates the contents like all input from a peer, but only the writer
+//! can change them.
 
 use crate::lease::LeaseReader;
 use crate::region::MapError;
@@ -24,7 +25,7 @@ pub struct PeerWords {
 }
 
 impl OwnWords {
-    /// At least so many bytes of zeroed words. Fails if the kernel cannot seal against writing
+    /// At least `bytes` bytes of zeroed words. Fails if the kernel cannot seal against writing
     /// (before Linux 5.1).
     pub fn create(name: &str, bytes: usize) -> Result<Self, MapError> {
         let segment = Segment::create(name, bytes)?;
@@ -40,14 +41,14 @@ impl OwnWords {
 }
 
 impl AsFd for OwnWords {
-    /// For readers.
+    /// The descriptor that readers open.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.segment.as_fd()
     }
 }
 
 impl PeerWords {
-    /// The words of a segment that a peer sent, if its length is within `bytes` and it is sealed
+    /// The words of a peer's segment. Its length must be within `bytes`, and it must be sealed
     /// against writing.
     pub fn open(fd: OwnedFd, bytes: RangeInclusive<usize>) -> Result<Self, MapError> {
         let segment = Segment::from_fd(fd, bytes)?;
@@ -57,7 +58,7 @@ impl PeerWords {
         Ok(Self { words: ReadWords::of(&segment)? })
     }
 
-    /// `None` past the end. Relaxed: a lease orders it.
+    /// A relaxed load, which a lease orders. `None` past the end.
     #[inline]
     pub fn load(&self, at: usize) -> Option<u64> {
         Some(self.words.as_slice().get(at)?.load())

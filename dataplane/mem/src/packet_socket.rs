@@ -1,10 +1,11 @@
-//! Packet sockets (`AF_PACKET`): frames of a network device, many with one system call.
+//! Packet sockets (`AF_PACKET`): many frames of a network device with one system call.
 //!
-//! Why here: the calls hand tables of pointers to the kernel, which is `unsafe`. The tables are
-//! built for each call from slices that outlive it, so no pointer stays behind.
+//! Why this is in `pollux-mem`: the calls pass tables of pointers to the kernel, which is `unsafe`.
+//! The tables are built for each call from slices that outlive it, so no pointer is kept.
 //!
-//! The kernel receives the same frames. A filter of the socket leaves frames of other VLANs to it
-//! and to other sockets. The kernel removes the VLAN tag itself, and reports it beside the frame.
+//! The network stack of the kernel receives the same frames. A filter of the socket accepts only
+//! the frames of its VLAN; other frames go only to the network stack and to other sockets. The
+//! kernel removes the VLAN tag, and reports it separately from the frame.
 
 use crate::region::Region;
 use crate::system_call::{CallError, check};
@@ -15,7 +16,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr;
 
 pub const FRAMES_PER_CALL: usize = 64;
-/// In bytes, if the process may have a buffer of this size.
+/// The requested length of the receive buffer in bytes. Without the permission to exceed its limit,
+/// the kernel grants less.
 const RECEIVE_BYTES: c_int = 8 << 20;
 
 const ALL_PROTOCOLS: u16 = (libc::ETH_P_ALL as u16).to_be();
@@ -28,24 +30,24 @@ const CONTROL_BYTES: usize = 64;
 
 #[derive(Clone, Copy, Debug)]
 pub struct SocketFrame<'a> {
-    /// Without a VLAN tag, and without the bytes that did not fit.
+    /// The frame without a VLAN tag, and without the bytes that did not fit.
     pub bytes: &'a [u8],
     pub is_truncated: bool,
     /// Whether the sender left the TCP or UDP checksum to a device: the sender is on this machine.
     pub has_partial_checksum: bool,
 }
 
-/// Sockets of one device that share its frames by flow.
+/// A group of sockets on one device, among which the kernel distributes the frames by flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FanoutGroup(u16);
 
 #[derive(Debug)]
 pub struct PacketSocket {
     fd: OwnedFd,
-    /// For received frames; `None` for a socket that only sends.
+    /// The memory for received frames. `None` for a socket that only sends.
     space: Option<Region>,
     frame_bytes: usize,
-    /// Frames that did not fit in the receive buffer.
+    /// The number of frames that did not fit in the receive buffer.
     dropped: u64,
 }
 
@@ -70,7 +72,8 @@ impl PacketSocket {
         Ok(socket)
     }
 
-    /// A socket that only sends. With it the device receives frames to all groups.
+    /// A socket that only sends. While it is open, the device receives frames to all multicast
+    /// groups.
     pub fn for_sending(device: u32) -> Result<Self, CallError> {
         let socket = Self { fd: open()?, space: None, frame_bytes: 0, dropped: 0 };
         socket.prepare(device)?;
@@ -114,8 +117,8 @@ impl PacketSocket {
         check(done).map(drop)
     }
 
-    /// Shares the frames of the device with other sockets, by flow: in a new group, or in an
-    /// existing one.
+    /// Joins a fanout group, a new one if `group` is `None`: its sockets share the frames of the
+    /// device by flow.
     pub fn join(&self, group: Option<FanoutGroup>) -> Result<FanoutGroup, Errno> {
         let argument = group.map_or(FANOUT_UNIQUE << 16, |group| u32::from(group.0));
         self.set(libc::SOL_PACKET, libc::PACKET_FANOUT, &argument)?;
@@ -127,7 +130,7 @@ impl PacketSocket {
 
     /// Frames that the kernel dropped because earlier ones were not read.
     pub fn dropped(&mut self) -> u64 {
-        // `struct tpacket_stats`: frames, drops. The kernel counts from zero after each look.
+        // `struct tpacket_stats`: frames, drops. Reading the counters resets them.
         let [_, drops] = self.read(libc::PACKET_STATISTICS).unwrap_or_default();
         self.dropped += u64::from(drops);
         self.dropped
@@ -191,7 +194,7 @@ impl PacketSocket {
     }
 
     /// Sends at most [`FRAMES_PER_CALL`] frames. Returns the number that the kernel accepted, and
-    /// the reason if it did not accept the next one.
+    /// the error if it did not accept the first one.
     pub fn send<'a>(&mut self, frames: impl Iterator<Item = &'a [u8]>) -> (usize, Option<Errno>) {
         let mut parts = [MaybeUninit::<libc::iovec>::uninit(); FRAMES_PER_CALL];
         // SAFETY: zeros are a value of this plain structure: a message without anything.
@@ -220,8 +223,8 @@ impl PacketSocket {
 
     fn set<T>(&self, level: c_int, option: c_int, value: &T) -> Result<(), Errno> {
         let (value, len) = (ptr::from_ref(value).cast(), size_of::<T>() as u32);
-        // SAFETY: the kernel reads at most `len` bytes, which the value has; a filter also has a
-        // pointer to instructions, and their number.
+        // SAFETY: the kernel reads at most `len` bytes, which the value has. A filter program also
+        // has a pointer to its instructions, which outlive the call, and their number.
         check(unsafe { libc::setsockopt(self.fd.as_raw_fd(), level, option, value, len) }).map(drop)
     }
 }
@@ -257,7 +260,8 @@ fn has_partial_checksum(message: &libc::msghdr) -> bool {
     data.tp_status & libc::TP_STATUS_CSUMNOTREADY != 0
 }
 
-/// The program of a socket that accepts frames of a VLAN, or untagged ones (`linux/filter.h`).
+/// The filter program of a socket that accepts frames of a VLAN, or untagged frames
+/// (`linux/filter.h`).
 fn filter_of(vlan: Option<u16>) -> [libc::sock_filter; 7] {
     /// `SKF_AD_OFF`, the base of the offsets of frame metadata.
     const KNOWN: u32 = 0xffff_f000;
@@ -267,7 +271,7 @@ fn filter_of(vlan: Option<u16>) -> [libc::sock_filter; 7] {
     let code = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
     [
         code(load, 0, 0, VLAN_PRESENT),
-        // Without a tag: accepted by the last but one, or refused by the last instruction.
+        // An untagged frame: jump to the last but one instruction (accept) or to the last (refuse).
         code(equal, if vlan.is_none() { 3 } else { 4 }, 0, 0),
         code(load, 0, 0, VLAN_TAG),
         code(and, 0, 0, 0xfff),

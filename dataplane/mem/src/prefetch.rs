@@ -1,12 +1,13 @@
-//! Prefetches: loads of cache lines that a thread does not wait for.
+//! Prefetches: loads of cache lines for which a thread does not wait.
 //!
-//! Why: a processor runs ahead of a load that waits for memory only as far as its reorder buffer
-//! reaches, and not past a branch that it predicted wrongly and that waits for the load. A prefetch
-//! is done at once, so a loop over a batch has as many of them under way as there are line buffers.
+//! Why: while a load waits for memory, a processor executes later instructions only as far as its
+//! reorder buffer reaches, and not past a mispredicted branch that depends on the load. A prefetch
+//! instruction completes immediately, so a loop over a batch can have as many prefetches in
+//! progress as the processor has line fill buffers.
 
 use std::ptr;
 
-/// Begins to load the cache line of the first byte of a value, and of its last.
+/// Begins to load the cache lines of the first and of the last byte of a value.
 #[inline(always)]
 pub fn prefetch<T>(value: &T) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]

@@ -1,18 +1,18 @@
-//! Page-aligned memory from the kernel, on the largest pages that can be had.
+//! Page-aligned memory from the kernel, on the largest available pages.
 //!
 //! Why huge pages: a pool of 64 Ki buffers of 2 KiB spans 138 MB, which is 34,000 small pages or 66
 //! of 2 MiB. The TLB holds about two thousand entries, so small pages cost a page walk per packet.
 //!
-//! Why a lack of them is not an error: a machine without reserved huge pages must still run,
-//! slower. So there are three steps: reserved huge pages, transparent huge pages, plain pages.
+//! Why a lack of huge pages is not an error: a machine without reserved huge pages must still run,
+//! if slower. So a region tries reserved huge pages, then transparent huge pages, then plain pages.
 //!
-//! Why everything is faulted in at once: the first access to a page is a page fault of
-//! microseconds, which does not belong in a poll iteration.
+//! Why all pages are faulted in when a region is mapped: the first access to a page causes a page
+//! fault of microseconds, which must not happen in a poll iteration.
 //!
-//! Why no byte of a region is given as a slice here: a device or another process may write it at
-//! any time, and the language calls that undefined. A region is given to [`Words`](crate::Words),
-//! which access it by atomic operations only. The exception is a [`Pool`](crate::Pool), which
-//! creates its region itself and so knows its other writers.
+//! Why this file never returns the bytes of a region as a slice: a device or another process may
+//! write them at any time, which is undefined behavior for a slice. [`Words`](crate::Words) take a
+//! region and access it by atomic operations only. The exception is a [`Pool`](crate::Pool), which
+//! creates its region itself and so knows all other writers.
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 use std::ffi::c_void;
@@ -45,7 +45,8 @@ impl MapError {
     }
 }
 
-/// Unmapped on drop, unless it is borrowed from the program.
+/// A page-aligned mapping, which is unmapped on drop, unless the program made it
+/// ([`Region::borrowed`]).
 #[derive(Debug)]
 pub struct Region {
     address: NonNull<u8>,
@@ -57,7 +58,7 @@ pub struct Region {
 // SAFETY: the mapping belongs to the process, not to the thread that made it, and only this value
 // refers to it.
 unsafe impl Send for Region {}
-// SAFETY: a shared reference gives an address and numbers; it reaches no byte.
+// SAFETY: a shared reference gives access to an address and numbers, but to no byte of the mapping.
 unsafe impl Sync for Region {}
 
 impl Region {
@@ -82,7 +83,7 @@ impl Region {
         Self::of_file_at(fd, 0, bytes, protection)
     }
 
-    /// As [`Region::of_file`], from an offset on.
+    /// As [`Region::of_file`], but from `offset` on.
     pub(crate) fn of_file_at(
         fd: BorrowedFd<'_>,
         offset: u64,
@@ -109,8 +110,8 @@ impl Region {
         Ok(Self::populated(address, bytes))
     }
 
-    /// Maps one huge page too many and unmaps the ends: an unaligned region would have small pages
-    /// at both ends, and older kernels do not align by themselves.
+    /// Maps one extra huge page and unmaps the unaligned ends. Otherwise the region would have
+    /// small pages at both ends, because older kernels do not align mappings to huge pages.
     fn map_transparent(bytes: usize) -> Result<Self, MapError> {
         let surplus = bytes.checked_add(HUGE_PAGE_BYTES).ok_or(MapError::BadSize { bytes })?;
         let start = map_anonymous(surplus, MapFlags::empty())?;
@@ -122,7 +123,7 @@ impl Region {
         Ok(Self::fault_in(address, bytes))
     }
 
-    /// Requests huge pages, if one fits, and faults in all pages.
+    /// Requests huge pages, if the region is large enough, and faults in all pages.
     fn fault_in(address: *mut c_void, bytes: usize) -> Self {
         if bytes >= HUGE_PAGE_BYTES {
             // SAFETY: the range was just mapped by our caller; the advice changes no content.
@@ -144,14 +145,15 @@ impl Region {
     /// Pages that the program mapped itself, for a device that runs in its process.
     ///
     /// # Safety
-    /// The range is page-aligned and stays mapped for reading and writing while the region lives,
-    /// or the program accepts the fault. This process uses the bytes as a program uses memory that
-    /// a device may access at any time.
+    /// The range is page-aligned and stays mapped for reading and writing while the region exists,
+    /// or the program accepts the fault of an access. The program treats the bytes as memory that a
+    /// device may access at any time.
     pub const unsafe fn borrowed(address: NonNull<u8>, bytes: usize) -> Self {
         Self { address, bytes, is_writable: true, is_borrowed: true }
     }
 
-    /// Page-aligned. For registering the region with a device.
+    /// The address of the first byte, which is page-aligned, for registering the region with a
+    /// device.
     pub fn address(&self) -> NonNull<u8> {
         self.address
     }
@@ -190,13 +192,13 @@ fn map_anonymous(bytes: usize, more: MapFlags) -> Result<*mut c_void, MapError> 
     address.map_err(MapError::system("mmap"))
 }
 
-/// Unmaps pages of a mapping that this module made and that has no references left.
+/// Unmaps pages of a mapping that this module made and to which no references are left.
 fn unmap(address: *mut c_void, bytes: usize) {
     if bytes == 0 {
         return;
     }
     // SAFETY: every caller passes pages that it mapped itself and alone owns. The kernel refuses
-    // only arguments that are not pages.
+    // only arguments that are not whole pages.
     let _ = unsafe { munmap(address, bytes) };
 }
 
@@ -220,7 +222,7 @@ mod tests {
         }
     }
 
-    /// Reserves huge pages until it is dropped; without the right to, it changes nothing.
+    /// Reserves huge pages until it is dropped. Without the permission, it changes nothing.
     struct Reservation {
         before: String,
     }
@@ -257,7 +259,7 @@ mod tests {
         assert_eq!(last, [9]);
     }
 
-    /// How often this thread has read a file so far.
+    /// The number of read system calls of this thread so far.
     fn reads() -> u64 {
         let io = std::fs::read_to_string("/proc/thread-self/io").unwrap();
         let count = io.lines().find_map(|line| line.strip_prefix("syscr: ")).unwrap();

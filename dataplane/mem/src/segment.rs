@@ -1,15 +1,17 @@
-//! Memory that two processes map: an anonymous file (memfd) that is known by its descriptor alone.
+//! Memory that two processes map: an anonymous file (memfd), which is accessible only by its
+//! descriptor.
 //!
-//! Why sealed: a peer that shortened the file would turn our next access into SIGBUS. With
-//! shrinking and growing sealed the kernel refuses it, and [`Segment::from_fd`] accepts nothing
-//! less. A peer that seals writing as well makes our mapping fail, which is an error and not a
-//! signal; memory that we lease, we seal so ourselves ([`Segment::seal`]).
+//! Why a segment is sealed: if a peer shortened the file, our next access would raise SIGBUS. The
+//! kernel refuses that once shrinking and growing are sealed, and [`Segment::from_fd`] accepts only
+//! segments with both seals. If a peer seals writing as well, our mapping fails with an error,
+//! without a signal. We seal memory that we lease to peers in the same way ([`Segment::seal`]).
 //!
-//! Why not on reserved huge pages: a peer may punch holes into the file. On ordinary shared memory
-//! a hole reads as zero; on reserved pages, accessing it when none is left is SIGBUS again. The
-//! kernel may still use transparent ones.
+//! Why a segment has no reserved huge pages: a peer may punch holes into the file. On ordinary
+//! shared memory a hole reads as zero. On reserved pages, an access to a hole raises SIGBUS when no
+//! page is left. The kernel may still use transparent huge pages.
 //!
-//! Why a segment of a peer has an upper limit: mapping it faults all of it in, at our expense.
+//! Why a segment of a peer has a maximum length: mapping it faults in all of its pages, which uses
+//! our time and memory.
 //!
 //! The caller passes the descriptor to the peer (by SCM_RIGHTS or inheritance).
 
@@ -25,7 +27,7 @@ const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
 /// The `f_type` of ordinary shared memory (TMPFS_MAGIC in Linux's magic.h).
 const ORDINARY: u64 = 0x0102_1994;
 
-/// Memory that every process with its descriptor can map. Its size never changes.
+/// Memory that every process with its descriptor can map. The size never changes.
 #[derive(Debug)]
 pub struct Segment {
     fd: OwnedFd,
@@ -47,9 +49,10 @@ impl Segment {
         Ok(Self { fd, bytes })
     }
 
-    /// A segment of a peer, if it is sealed, ordinary and of a length within `bytes`.
+    /// The segment of a peer's descriptor. It must be sealed against resizing and on ordinary
+    /// shared memory, and its length must be within `bytes`.
     pub fn from_fd(fd: OwnedFd, bytes: RangeInclusive<usize>) -> Result<Self, MapError> {
-        // Seals first: a length that is not sealed yet means nothing.
+        // The seals come first: before they are set, the length may still change.
         let seals = fcntl_get_seals(&fd).map_err(|_| MapError::NotSealed)?;
         let kind = fstatfs(&fd).map_err(MapError::system("fstatfs"))?.f_type as u64;
         if !seals.contains(SEALS) || kind != ORDINARY {
@@ -62,12 +65,12 @@ impl Segment {
         }
     }
 
-    /// For a peer. Mappings remain valid.
+    /// The descriptor, to pass to a peer. Existing mappings remain valid.
     pub fn into_fd(self) -> OwnedFd {
         self.fd
     }
 
-    /// Maps all bytes. Each mapping is a region of its own over the same memory: a write to one
+    /// Maps all bytes. Each mapping is a separate region over the same memory: a write to one
     /// appears in the others, as if another process had written it.
     pub fn map(&self) -> Result<Region, MapError> {
         Region::of_file(self.fd.as_fd(), self.bytes, ProtFlags::READ | ProtFlags::WRITE)

@@ -3,10 +3,11 @@
 //!
 //! A sequence number frames each write: odd during the write, even before and after. A reader
 //! copies the value between two loads of the number and discards the copy if they differ. A write
-//! costs two extra stores for any number of readers; a reader costs the writer only the cache line.
+//! costs two extra stores for any number of readers. A reader costs the writer only the transfer of
+//! the cache line.
 //!
-//! Why reading gives up: a writer killed during a write leaves the number odd until its successor
-//! writes, and a malicious writer may never stop.
+//! Why a read has a limit of attempts: a writer that is killed during a write leaves the number odd
+//! until its successor writes, and a malicious writer may never stop.
 
 use crate::sync::{Ordering, fence};
 use crate::words::{self, Plain, ReadWords, Words};
@@ -15,7 +16,7 @@ use std::marker::PhantomData;
 const SEQUENCE_WORD: usize = 0;
 const VALUE_WORD: usize = 1;
 
-/// One process has it at a time.
+/// The writer of a cell. Only one process may have it at a time.
 pub struct SeqWriter<T> {
     words: Words,
     sequence: u64,
@@ -27,13 +28,14 @@ pub struct SeqReader<T> {
     value: PhantomData<T>,
 }
 
-/// The words that a cell of `T` takes.
+/// The number of words that a cell of `T` takes.
 pub const fn words_needed<T: Plain>() -> usize {
     VALUE_WORD + T::WORDS
 }
 
 impl<T: Plain> SeqWriter<T> {
-    /// The writer of the cell in `words`, which begins as zero. `None` if `words` is too short.
+    /// The writer of the cell in `words`. In fresh memory the value is zero. `None` if `words` is
+    /// too short.
     ///
     /// The successor of a dead writer continues its sequence; a half-written value stays hidden
     /// until the next write.
@@ -69,14 +71,14 @@ impl<T: Plain> SeqReader<T> {
         is_enough.then_some(Self { words, value: PhantomData })
     }
 
-    /// `None` while a write is in progress.
+    /// Reads the value. `None` if a write was in progress.
     #[inline]
     pub fn try_read(&self) -> Option<T> {
         let words = self.words.as_slice();
         let before = words[SEQUENCE_WORD].load_acquire();
         let value = words::load(&words[VALUE_WORD..]);
-        // The words above are loaded before the number below: an acquire load would order only
-        // later loads.
+        // The fence orders the loads of the value before the load of the number below. An acquire
+        // load of the number would order only the loads after it.
         fence(Ordering::Acquire);
         let after = words[SEQUENCE_WORD].load();
         (before == after && before.is_multiple_of(2)).then_some(value)

@@ -3,26 +3,26 @@
 //!
 //! An entry is a message: a few header words, then bytes. A slot is two cache lines, which the
 //! processor fetches as a pair, so a short message needs one or two lines. A second area has as
-//! many bytes for each slot. The bytes of a longer entry are there in one piece, which is copied
-//! as fast as memory is, and it takes the slots whose bytes those are:
+//! many bytes again for each slot. The bytes of a longer entry are contiguous in this area, so that
+//! they are copied at the speed of memory. Such an entry takes all slots whose bytes it uses:
 //!
 //! ```text
 //! slot p      turn | shape | head ... | bytes ...        15 words beside the turn
 //! slot p + 1  -
 //!
-//! long p, long p + 1, ...   bytes of the entry at slot p; the first follow on the last
+//! long p, long p + 1, ...   bytes of the entry at slot p; the area wraps at its end
 //! ```
 //!
-//! The turn of the first slot is written last, by one atomic store, and the other slots have no
-//! turn. So an entry is visible completely or not at all, even if a process is killed, and part of
-//! an unfinished entry is never taken for an entry. Words that an entry does not need are neither
-//! written nor read.
+//! The turn of the first slot is written last, by one atomic store, and the other slots of the
+//! entry have no turn. So an entry is visible completely or not at all, even if a process is
+//! killed, and a receiver never takes part of an unfinished entry for an entry. Words that an entry
+//! does not need are neither written nor read.
 //!
 //! Positions, turns and free slots work as in the other rings (`cursor.rs`). A malicious peer can
-//! stop the flow, drop entries or deliver garbage, so entries are validated like packets. The shape
-//! and the first header words are copied once, when the entry is received, and all decisions use
-//! the copies: a sender that changes the originals later changes nothing. The receiver copies the
-//! bytes last and does not interpret them.
+//! stop the flow, drop entries or deliver garbage, so entries are validated like packets. The
+//! receiver copies the shape and the first header words once and decides only by the copies. A
+//! sender that changes the originals later has no effect. The receiver copies the bytes last and
+//! does not interpret them.
 
 mod entry;
 mod shape;
@@ -37,29 +37,29 @@ use shape::Shape;
 
 /// The distance between two slots, in words.
 const SLOT_WORDS: usize = 16;
-/// Words of a slot after its turn.
+/// The number of words of a slot after its turn.
 const DATA_WORDS: usize = SLOT_WORDS - 1;
-/// Bytes of a long entry for each of its slots.
+/// The number of bytes that each slot of a long entry has in the second area.
 const LONG_BYTES: usize = SLOT_WORDS * 8;
 
-/// Header words of an entry, at most: with the shape they fit in the first slot.
+/// The maximum number of header words of an entry: with the shape they fit in the first slot.
 pub const HEAD_WORDS_MAX: usize = DATA_WORDS - 1;
 
-/// Header words that are copied with every entry: more than most entries have.
+/// The number of header words that are copied with every entry, which is enough for most entries.
 pub const FIRST_WORDS: usize = 4;
 
-/// Bytes of an entry after its header, at most: more than the longest IP packet has. A ring of
-/// fewer than [`LONG_SLOTS_MAX`] slots never has space for that many.
+/// The maximum number of bytes of an entry after its header, which is more than the longest IP
+/// packet has. A ring of fewer than [`LONG_SLOTS_MAX`] slots never has space for that many.
 pub const BYTES_MAX: usize = 1 << 16;
 
 pub const LONG_SLOTS_MAX: usize = BYTES_MAX / LONG_BYTES;
 
-/// Bytes of a long entry that are copied through a buffer at a time. Shorter entries have a smaller
-/// buffer, because a buffer has to be cleared.
+/// The bytes of a long entry are copied through a buffer of this length. Shorter entries have a
+/// smaller buffer, because a buffer must be zeroed before its use.
 const PART_BYTES: usize = 2048;
 const SMALL_PART_BYTES: usize = 256;
 
-/// Word 0: layout version 2.
+/// The value of word 0: layout version 2.
 const IDENTITY: u64 = u64::from_be_bytes(*b"PLXRING2");
 
 const IDENTITY_WORD: usize = 0;
@@ -71,7 +71,7 @@ const FIRST_SLOT_WORD: usize = 2 * LINE_WORDS;
 pub struct SharedRing {
     words: Words,
     slots: usize,
-    /// Bytes of long entries.
+    /// The area for the bytes of long entries.
     long: Memory,
 }
 
@@ -101,7 +101,7 @@ impl SharedRing {
         Self::create(Words::private(Self::words(slots)?).ok()?, slots).ok()
     }
 
-    /// Call it before the peer gets the memory.
+    /// Initializes a ring. Call this before the peer gets the memory.
     pub fn create(words: Words, slots: usize) -> Result<Self, SharedRingError> {
         let ring = Self::fit(words, slots as u64)?;
         ring.words.as_slice()[SLOTS_WORD].store(slots as u64, Ordering::Relaxed);
@@ -133,11 +133,12 @@ impl SharedRing {
             let turn = first_turn(index, self.slots);
             self.slot(index as u64)[0].store(turn, Ordering::Relaxed);
         }
-        // Release: a producer that sees the free slots sees their turns.
+        // Release: a sender that sees the free slots also sees their turns.
         self.head().store(START, Ordering::Release);
     }
 
-    /// Continues after the complete entries that follow the head.
+    /// The sending side. It continues after the complete entries that the last sender left in the
+    /// ring.
     pub fn sender(self) -> RingSender {
         let head = self.head().load(Ordering::Acquire);
         let mut tail = head;
@@ -152,7 +153,7 @@ impl SharedRing {
         RingSender { cursor: ProducerCursor::new(tail, self.slots), ring: self }
     }
 
-    /// Begins with the first entry that the last receiver did not release.
+    /// The receiving side. It begins with the first entry that the last receiver did not release.
     pub fn receiver(self) -> RingReceiver {
         RingReceiver { position: self.head().load(Ordering::Acquire), ring: self }
     }
@@ -173,7 +174,7 @@ impl SharedRing {
         &self.words.as_slice()[HEAD_WORD]
     }
 
-    /// `None` if it is invalid.
+    /// The shape of the entry at a position. `None` if it is invalid.
     #[inline(always)]
     fn shape(&self, position: u64) -> Option<Shape> {
         let shape = Shape::of_word(self.slot(position)[1].load(Ordering::Relaxed));
@@ -187,7 +188,8 @@ impl SharedRing {
         words.first_chunk().expect("the words were counted when the ring was made")
     }
 
-    /// The ranges of the bytes of a long entry: up to the end of the area, and from its start.
+    /// The offsets and lengths of the two ranges that a long entry has in the second area: one up
+    /// to the end of the area, and one from its start.
     fn long_parts(&self, position: u64, bytes: usize) -> [(usize, usize); 2] {
         let at = (position as usize & (self.slots - 1)) * LONG_BYTES;
         let before_end = bytes.min(self.slots * LONG_BYTES - at);
@@ -195,8 +197,8 @@ impl SharedRing {
     }
 }
 
-/// The sending side. One process has it at a time; a second sender would corrupt entries and
-/// nothing else.
+/// The sending side. Only one process may have it at a time. A second sender would corrupt entries,
+/// but nothing else.
 #[derive(Debug)]
 pub struct RingSender {
     ring: SharedRing,
@@ -235,7 +237,7 @@ impl RingSender {
         true
     }
 
-    /// Sends an entry of these bytes. Returns `false` if the ring is full.
+    /// Sends an entry with these bytes. Returns `false` if the ring is full.
     ///
     /// # Panics
     /// As [`send`](Self::send).
@@ -269,7 +271,7 @@ impl RingSender {
         true
     }
 
-    /// The position of an entry, if it fits.
+    /// The position of a new entry, if the ring has space for it.
     #[inline(always)]
     fn begin(&mut self, shape: Shape) -> Option<u64> {
         let slots = shape.slots();
@@ -277,7 +279,8 @@ impl RingSender {
         fits.then(|| self.cursor.position())
     }
 
-    /// Writes the bytes of a long entry. A sender that is killed during this call has sent nothing.
+    /// Writes the bytes of a long entry. If the sender is killed during this call, nothing was
+    /// sent.
     fn write_long<const PART: usize>(
         &self,
         position: u64,
@@ -289,7 +292,8 @@ impl RingSender {
             for done in (0..bytes).step_by(PART) {
                 let part = PART.min(bytes - done);
                 fill(&mut buffer[..part]);
-                // Whole words, which need no care for the bytes behind: those are this entry's.
+                // Writes whole words, so no partial word must be merged. The bytes after the part
+                // belong to this entry, too.
                 let written = &buffer[..part.next_multiple_of(8)];
                 assert!(self.ring.long.write(at + done, written), "the area has all its slots'");
             }
@@ -297,7 +301,7 @@ impl RingSender {
     }
 }
 
-/// Writes the shape and the header; returns the words for the bytes.
+/// Writes the shape and the header. Returns the words for the bytes.
 #[inline(always)]
 fn write_head<'a>(
     slot: &'a [AtomicU64; SLOT_WORDS],
@@ -325,8 +329,8 @@ fn put(words: &[AtomicU64], bytes: usize, fill: &mut impl FnMut(&mut [u8])) {
     }
 }
 
-/// The receiving side. One process has it at a time; a second receiver would lose or repeat entries
-/// and nothing else.
+/// The receiving side. Only one process may have it at a time. A second receiver would lose or
+/// repeat entries, but nothing else.
 #[derive(Debug)]
 pub struct RingReceiver {
     ring: SharedRing,
@@ -349,14 +353,15 @@ impl RingReceiver {
             take(&Entry::copied(first, ring, position, shape));
         }
         self.position = self.position.wrapping_add(slots);
-        // Release, with the acquire in `ProducerCursor`: the entry is read.
+        // Release, with the acquire in `ProducerCursor`: the entry was read before its slots are
+        // free.
         self.ring.head().store(self.position, Ordering::Release);
         true
     }
 
     #[inline]
     pub fn has_entry(&self) -> bool {
-        // Acquire, with the release in `send`: the entry is complete.
+        // Acquire, with the release in `send`: a visible entry is complete.
         self.ring.slot(self.position)[0].load(Ordering::Acquire) == filled(self.position)
     }
 }

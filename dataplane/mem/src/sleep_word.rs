@@ -9,28 +9,28 @@
 //! ```
 //!
 //! Either the receiver in step 3 or the sender in step 2 sees the other's first step. The receiver
-//! pays for that: its barrier (`membarrier`) takes effect in all running threads, so a sender only
-//! loads a word that is in its cache anyway. A sender whose kernel does not support that, or has
-//! not enabled it yet, has a fence of its own; a receiver whose kernel does not support it must not
-//! sleep for long.
+//! bears the cost: its barrier (`membarrier`) takes effect in all running threads of all registered
+//! processes. So a sender needs no fence and only loads a word that is usually in its cache. A
+//! sender uses a fence of its own while its kernel does not support the barrier or has not enabled
+//! it yet. A receiver whose kernel does not support the barrier must not sleep for long.
 //!
-//! The barrier interrupts all registered processes. A receiver that sleeps often requests a fence
-//! from senders instead, by a bit of the word: the first such sleep still has the barrier, so that
-//! all senders have seen the bit; later sleeps have a fence in its place.
+//! The barrier interrupts all registered processes. So a receiver that sleeps often sets a bit of
+//! the word instead, by which it requests a fence from senders. The first sleep with this bit still
+//! needs the barrier, so that all senders have seen the bit. Later sleeps need only a fence.
 //!
-//! Each sleep has another odd number, and a sender wakes once for each. The sender never stores to
-//! the word.
+//! Each sleep has its own odd number, and a sender wakes the receiver once for each number. The
+//! sender never stores to the word.
 
 use crate::sync::{Ordering, fence};
 use crate::words::Words;
 
-/// Asks senders for a fence.
+/// The bit by which the receiver requests a fence from senders.
 const ASKS_FOR_FENCE: u64 = 1 << 63;
 
 #[derive(Debug)]
 pub struct SleepWord {
     words: Words,
-    /// Odd during a sleep.
+    /// The value of the word without the bit; odd during a sleep.
     number: u64,
     asks_for_fence: bool,
 }
@@ -38,14 +38,14 @@ pub struct SleepWord {
 #[derive(Debug)]
 pub struct SleepWatch {
     words: Words,
-    /// The last sleep that this sender ended.
+    /// The number of the last sleep that this sender ended.
     woken: u64,
     has_fence: bool,
 }
 
-/// Whether barriers of other processes take effect in this one; `false` if the kernel has none
-/// (before Linux 4.16), does not allow it, or has not enabled them yet. That takes it a dozen
-/// milliseconds, which a thread waits for that ends then.
+/// Whether barriers of other processes take effect in this one. `false` if the kernel has no such
+/// barrier (before Linux 4.16), does not allow it, or has not enabled it yet. Enabling takes a
+/// dozen milliseconds, so a thread of its own waits for it.
 #[cfg(not(loom))]
 fn takes_part() -> bool {
     use rustix::thread::{MembarrierCommand, membarrier};
@@ -64,15 +64,14 @@ fn takes_part() -> bool {
     TAKES_PART.get().copied().unwrap_or_default()
 }
 
-/// loom has no such barrier; in its models both sides have fences.
+/// loom has no such barrier, so in its models both sides use fences.
 #[cfg(loom)]
 fn takes_part() -> bool {
     false
 }
 
-/// The barrier of the receiver, after its words became odd and before its last check of the rings.
-/// `false` if senders may not be registered: then a wake-up may be lost, and a sleep has to be
-/// short.
+/// The receiver's barrier, after its words became odd and before its last check of the rings.
+/// `false` if the kernel does not support it: then a wake-up may be lost, and sleeps must be short.
 #[cfg(not(loom))]
 #[must_use]
 pub fn barrier() -> bool {
@@ -89,25 +88,26 @@ pub fn barrier() -> bool {
 }
 
 impl SleepWord {
-    /// The receiver is awake.
+    /// A word of a receiver that is awake.
     pub fn new(words: Words) -> Self {
         Self { words, number: 0, asks_for_fence: false }
     }
 
-    /// Sets whether senders need a fence from the next sleep on. Returns whether that sleep needs
-    /// the [`barrier`]; otherwise a fence is enough.
+    /// Sets whether senders have to use a fence from the next sleep on. Returns whether that sleep
+    /// needs the [`barrier`]. If not, a fence of the receiver is enough.
     #[must_use]
     pub fn ask_for_fence(&mut self, asks: bool) -> bool {
         let asked = std::mem::replace(&mut self.asks_for_fence, asks);
         !(asks && asked)
     }
 
-    /// Begins a sleep; [`barrier`], or a fence, is next.
+    /// Begins a sleep. The caller must execute [`barrier`] or a fence next.
     pub fn fall_asleep(&mut self) {
         self.store(self.number.wrapping_add(1) | 1);
     }
 
-    /// Needs no barrier: a sender that sees it late wakes the receiver once without need.
+    /// Ends a sleep. No barrier is needed: a sender that sees the new value late only causes a
+    /// needless wake-up.
     pub fn wake_up(&mut self) {
         self.store(self.number.wrapping_add(1) & !1);
     }
@@ -124,7 +124,7 @@ impl SleepWatch {
         Self { words, woken: 0, has_fence: !takes_part() }
     }
 
-    /// For models of receivers that ask for a fence.
+    /// A sender without its own fence, for models of receivers that request one.
     #[cfg(loom)]
     pub fn without_fence(words: Words) -> Self {
         Self { words, woken: 0, has_fence: false }
@@ -142,7 +142,8 @@ impl SleepWatch {
         if self.has_fence {
             self.fence();
         }
-        // The barrier of the receiver orders instructions; this one keeps their order.
+        // The barrier of the receiver orders the instructions of this thread. This fence keeps the
+        // compiler from reordering them.
         #[cfg(not(loom))]
         std::sync::atomic::compiler_fence(Ordering::SeqCst);
         let mut number = self.words.as_slice()[0].load(Ordering::Relaxed);

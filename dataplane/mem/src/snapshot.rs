@@ -1,18 +1,20 @@
 //! Tables that one thread publishes and workers read without waiting: routes, neighbors,
 //! connections.
 //!
-//! A worker holds a reference to the version it uses. Once per poll iteration it compares one
-//! pointer ([`Snapshot::refresh`]); while nothing is published, that is a load of an unshared line.
-//! No packet costs an atomic operation, and all packets of an iteration see one version.
+//! A worker holds a reference to the version that it uses. Once per poll iteration it compares one
+//! pointer ([`Snapshot::refresh`]). While nothing is published, this is a load of a cache line that
+//! no thread writes. No packet costs an atomic operation, and all packets of an iteration see the
+//! same version.
 //!
-//! Why arc-swap: its cache does exactly this, and its swap waits for concurrent readers. A reused
-//! address cannot confuse the pointer comparison, because the cache keeps the old version alive.
+//! Why arc-swap: its cache does exactly this, and its swap waits for readers that are taking a
+//! reference. A new version at the address of an old one cannot confuse the pointer comparison,
+//! because the cache keeps the old version alive.
 //!
 //! Why the publisher keeps replaced versions: otherwise the last worker to refresh would free the
 //! old table during a poll iteration, and freeing a route table takes milliseconds.
-//! [`Publisher::reclaim`] drops a version once no reader has it. So, while the publisher lives, a
-//! value's `Drop` runs on the publisher's thread, and a dropped version proves that no worker uses
-//! it: then the connections that only that version named can be destroyed.
+//! [`Publisher::reclaim`] drops a version once no reader has it. So, while the publisher exists,
+//! the `Drop` of a version runs on the publisher's thread, and a dropped version proves that no
+//! worker uses it. Connections that only this version contained can then be destroyed.
 
 use arc_swap::{ArcSwap, Cache};
 use std::sync::Arc;
@@ -24,7 +26,7 @@ pub struct Publisher<T> {
     retired: Vec<Arc<T>>,
 }
 
-/// Clones are further readers.
+/// A reader of the published versions. A clone is another reader.
 #[derive(Clone)]
 pub struct Snapshot<T> {
     cache: Cache<Arc<ArcSwap<T>>, Arc<T>>,
@@ -39,7 +41,7 @@ impl<T> Publisher<T> {
         Snapshot { cache: Cache::new(self.current.clone()) }
     }
 
-    /// The base for the next version.
+    /// The current version, for example as the base for the next one.
     pub fn current(&self) -> Arc<T> {
         self.current.load_full()
     }
@@ -53,8 +55,9 @@ impl<T> Publisher<T> {
 
     /// Drops replaced versions without readers; returns how many are left.
     pub fn reclaim(&mut self) -> usize {
-        // A count of one is the publisher's and final: new references are taken from the current
-        // version only, and `swap` returned after concurrent ones were counted.
+        // A reference count of one is the publisher's own and does not grow again: readers take
+        // references only to the current version, and `swap` returned after concurrent readers had
+        // counted theirs.
         self.retired.retain_mut(|version| Arc::get_mut(version).is_none());
         self.retired.len()
     }

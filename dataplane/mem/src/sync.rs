@@ -1,5 +1,5 @@
-//! Atomics, fences and cells for the algorithms here: those of `std`, or loom's with `--cfg loom`,
-//! so that loom checks the code that runs.
+//! Atomics, fences and cells for the algorithms of this crate: those of `std`, or loom's with
+//! `--cfg loom`, so that loom checks the code that runs.
 
 #[cfg(loom)]
 pub(crate) use loom::{

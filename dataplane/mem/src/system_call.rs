@@ -1,4 +1,4 @@
-//! System calls that rustix does not have, and why one failed.
+//! Errors of system calls, and helpers for calls that rustix does not have.
 
 use crate::region::MapError;
 use rustix::io::Errno;
@@ -17,7 +17,7 @@ impl CallError {
         move |errno| Self { call, errno }
     }
 
-    /// For packet memory.
+    /// The error of mapping memory.
     pub(crate) fn no_memory(error: MapError) -> Self {
         let (call, errno) = match error {
             MapError::System { call, errno } => (call, errno),
@@ -30,7 +30,7 @@ impl CallError {
 /// `IFNAMSIZ`: the terminating zero is included.
 pub(crate) const NAME_BYTES: usize = 16;
 
-/// The name of a device as in `struct ifreq`. `None` if it is too long, or has a zero.
+/// The name of a device as in `struct ifreq`. `None` if it is too long or contains a zero byte.
 pub(crate) fn interface_name(name: &str) -> Option<[u8; NAME_BYTES]> {
     let mut bytes = [0; NAME_BYTES];
     let is_valid = name.len() < NAME_BYTES && !name.bytes().any(|byte| byte == 0);
@@ -38,7 +38,7 @@ pub(crate) fn interface_name(name: &str) -> Option<[u8; NAME_BYTES]> {
     is_valid.then_some(bytes)
 }
 
-/// The result of a call of the C library.
+/// The result of a C library call, or the error in `errno`.
 pub(crate) fn check(result: c_int) -> Result<c_int, Errno> {
     if result >= 0 {
         return Ok(result);

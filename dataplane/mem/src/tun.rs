@@ -1,8 +1,9 @@
 //! The ioctl requests of TUN devices (`linux/if_tun.h`).
 //!
-//! Why here: an ioctl hands memory to the kernel, which is `unsafe`. Each function below passes
-//! memory of its own, of the type and the length that its request names. The kernel checks the
-//! descriptor: on a file that is no TUN device a request fails with ENOTTY or EBADFD.
+//! Why this is in `pollux-mem`: an ioctl passes memory to the kernel, which is `unsafe`. Each
+//! function below passes its own memory, of the type and length that its request requires. The
+//! kernel checks the descriptor: on a file that is no TUN device, a request fails with ENOTTY or
+//! EBADFD.
 
 use crate::system_call::{NAME_BYTES, interface_name};
 use rustix::io::Errno;
@@ -40,7 +41,7 @@ impl InterfaceRequest {
 
 /// IP packets, without link-layer headers (`IFF_TUN`).
 pub const FLAG_TUN: u16 = 0x0001;
-/// No four bytes of packet information before each packet (`IFF_NO_PI`).
+/// Packets without the four bytes of packet information before each (`IFF_NO_PI`).
 pub const FLAG_NO_PACKET_INFORMATION: u16 = 0x1000;
 /// A `virtio_net_hdr` before each packet (`IFF_VNET_HDR`).
 pub const FLAG_VNET_HEADER: u16 = 0x4000;
@@ -55,11 +56,11 @@ pub const OFFLOAD_TSO_V4: u32 = 0x02;
 pub const OFFLOAD_TSO_V6: u32 = 0x04;
 
 /// Attaches a descriptor of `/dev/net/tun` to the device `name`, which is created if it does not
-/// exist. Returns the name: `ib%d` becomes `ib0`.
+/// exist. Returns the actual name: the kernel replaces `ib%d` by `ib0`, for example.
 pub fn attach(tun: impl AsFd, name: &str, flags: u16) -> Result<String, Errno> {
     let name = interface_name(name).ok_or(Errno::INVAL)?;
     let mut request = InterfaceRequest { name, flags, rest: [0; 22] };
-    // SAFETY: TUNSETIFF reads and writes a `struct ifreq`, of which InterfaceRequest has the size.
+    // SAFETY: TUNSETIFF reads and writes a `struct ifreq`, and InterfaceRequest has its size.
     unsafe { ioctl(tun, Updater::<SET_INTERFACE, _>::new(&mut request)) }?;
     Ok(request.name())
 }
@@ -67,7 +68,7 @@ pub fn attach(tun: impl AsFd, name: &str, flags: u16) -> Result<String, Errno> {
 /// The name of the device that a descriptor is attached to, and its flags.
 pub fn attached(tun: impl AsFd) -> Result<(String, u16), Errno> {
     let mut request = InterfaceRequest { name: [0; NAME_BYTES], flags: 0, rest: [0; 22] };
-    // SAFETY: TUNGETIFF writes a `struct ifreq`, of which InterfaceRequest has the size.
+    // SAFETY: TUNGETIFF writes a `struct ifreq`, and InterfaceRequest has its size.
     unsafe { ioctl(tun, Updater::<GET_INTERFACE, _>::new(&mut request)) }?;
     Ok((request.name(), request.flags))
 }
@@ -77,14 +78,15 @@ pub fn set_carrier(tun: impl AsFd, carrier: bool) -> Result<(), Errno> {
     unsafe { ioctl(tun, Setter::<SET_CARRIER, i32>::new(i32::from(carrier))) }
 }
 
-/// The length of the `virtio_net_hdr` before each packet: 10 or 12.
+/// Sets the length of the `virtio_net_hdr` before each packet, in bytes: 10 or 12.
 pub fn set_vnet_header_len(tun: impl AsFd, len: u32) -> Result<(), Errno> {
     let len = i32::try_from(len).map_err(|_| Errno::INVAL)?;
     // SAFETY: TUNSETVNETHDRSZ reads an `int`.
     unsafe { ioctl(tun, Setter::<SET_HEADER_LEN, i32>::new(len)) }
 }
 
-/// Sets the work that the kernel may leave to the reader: a sum of the `OFFLOAD` bits.
+/// Sets the offloads: the work that the kernel may leave to the reader of the device, as a sum of
+/// `OFFLOAD` bits.
 pub fn set_offload(tun: BorrowedFd<'_>, offload: u32) -> Result<(), Errno> {
     // SAFETY: TUNSETOFFLOAD takes a number, no pointer.
     unsafe { ioctl(tun, IntegerSetter::<SET_OFFLOAD>::new_usize(offload as usize)) }

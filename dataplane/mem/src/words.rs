@@ -1,15 +1,15 @@
-//! Memory as atomic words: the only form in which two processes share data here.
+//! Memory as atomic words: the only form in which this crate shares data between processes.
 //!
-//! A peer may write at any instant, be killed during a write, or be malicious. If its bytes were
-//! read as ordinary memory, the compiler could read them twice and find two values, which is
-//! undefined behavior. A relaxed load of an aligned word costs the same instruction and is always
-//! defined. So a value is first copied word by word into private memory and validated there, and
-//! everything built on words (rings, cells, counters) is safe code.
+//! A peer may write at any time, be killed during a write, or be malicious. If its bytes were read
+//! as ordinary memory, the compiler could read them twice and get two different values, which is
+//! undefined behavior. A relaxed load of an aligned word compiles to the same instruction and is
+//! always defined. So a value is first copied word by word into private memory and validated there,
+//! and everything built on words (rings, cells, counters) is safe code.
 //!
-//! Words that only a peer writes are mapped read-only: [`ReadWords`], which have no store.
+//! Words that only a peer writes are mapped read-only, as [`ReadWords`], whose type has no store.
 //!
-//! Why [`Plain`]: any words of a peer must be a valid value of the type, and a value must have no
-//! padding, which would leak private memory to the peer. zerocopy checks both.
+//! Why [`Plain`]: any words that a peer writes must be a valid value of the type, and the type must
+//! have no padding, which would leak private memory to the peer. zerocopy checks both.
 
 use crate::pad::LINE_BYTES;
 use crate::region::{MapError, Region};
@@ -17,7 +17,7 @@ use crate::segment::Segment;
 use crate::sync::{AtomicU64, Ordering, fence};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// The alignment of ranges, so that two owners share no cache line.
+/// The alignment of ranges in words, so that two owners share no cache line.
 pub const LINE_WORDS: usize = LINE_BYTES / size_of::<u64>();
 
 const _: () = {
@@ -27,8 +27,8 @@ const _: () = {
 
 /// Values for shared memory: valid for any bytes, without padding, a multiple of 8 bytes long.
 ///
-/// Types that derive zerocopy's `FromBytes`, `IntoBytes` and `Immutable` have it. A wrong length is
-/// a compile error at the first use.
+/// Types that derive zerocopy's `FromBytes`, `IntoBytes` and `Immutable`, and are `Copy`, implement
+/// it. A wrong length is a compile error at the first use.
 pub trait Plain: FromBytes + IntoBytes + Immutable + Copy + 'static {
     const WORDS: usize = {
         let bytes = size_of::<Self>();
@@ -39,13 +39,13 @@ pub trait Plain: FromBytes + IntoBytes + Immutable + Copy + 'static {
 
 impl<T: FromBytes + IntoBytes + Immutable + Copy + 'static> Plain for T {}
 
-/// A range of words on its own cache lines. Clones are handles on the same words.
+/// A range of words on its own cache lines. A clone is another handle on the same words.
 #[derive(Clone, Debug)]
 pub struct Words {
     range: memory::Range,
 }
 
-/// A range of words that this process only reads. It has no store:
+/// A range of words that this process only reads. The type has no store:
 ///
 /// ```compile_fail,E0599
 /// use pollux_mem::{ReadWords, Segment};
@@ -74,8 +74,8 @@ impl ReadWord {
     /// Pairs with a store with `Release`.
     #[inline(always)]
     pub fn load_acquire(&self) -> u64 {
-        // Why not a load with `Acquire`: of pages that cannot be written, the language allows
-        // relaxed loads only, since others may be made of instructions that store.
+        // Why not a load with `Acquire`: the language allows only relaxed loads from read-only
+        // pages, because other loads may be compiled to instructions that write.
         let value = self.load();
         fence(Ordering::Acquire);
         value
@@ -121,7 +121,7 @@ impl ReadWords {
         Self { range: memory::Range::lines(region) }
     }
 
-    /// Splits off the front, as [`Words::take`] does.
+    /// Splits a range off the front, as [`Words::take`] does.
     #[must_use]
     pub fn take(&mut self, count: usize) -> Option<Self> {
         let count = count.checked_next_multiple_of(LINE_WORDS)?;
@@ -146,7 +146,7 @@ impl From<Words> for ReadWords {
     }
 }
 
-/// Writes a value as relaxed words. The caller orders them.
+/// Writes a value as relaxed words. The caller is responsible for ordering.
 #[inline(always)]
 pub(crate) fn store<T: Plain>(words: &[AtomicU64], value: &T) {
     for (word, bytes) in words[..T::WORDS].iter().zip(value.as_bytes().chunks_exact(8)) {
@@ -181,7 +181,7 @@ mod memory {
     pub(super) struct Range {
         first: NonNull<AtomicU64>,
         count: usize,
-        /// All of them, or none.
+        /// The number of writable words: `count` if the region is writable, otherwise 0.
         writable: usize,
         /// Keeps the words mapped.
         _region: Arc<Region>,
@@ -240,7 +240,7 @@ mod memory {
 
 #[cfg(loom)]
 mod memory {
-    //! Words that loom watches. It cannot watch a mapping, so the region gives only its size.
+    //! Words that loom tracks. It cannot track a mapping, so only the size of the region is used.
 
     use super::ReadWord;
     use crate::region::Region;
@@ -283,7 +283,7 @@ mod memory {
 
         pub(super) fn sources(&self) -> &[ReadWord] {
             let words = &self.words[self.first..self.first + self.count];
-            // SAFETY: a `ReadWord` lies in memory as the word in it.
+            // SAFETY: a `ReadWord` is a transparent wrapper, so it has the layout of its word.
             unsafe { &*(ptr::from_ref(words) as *const [ReadWord]) }
         }
     }

@@ -1,13 +1,13 @@
-//! A counting allocator, for tests that limit the memory of something: as `#[global_allocator]
-//! static MEMORY: Counted = Counted::new();`.
+//! A counting allocator for tests of memory use. A test declares `#[global_allocator] static
+//! MEMORY: Counted = Counted::new();`.
 //!
-//! It counts requested bytes. The overhead of the system's allocator is not included.
+//! It counts the requested bytes, without the overhead of the system's allocator.
 #![allow(unsafe_code, reason = "the trait of global allocators is unsafe to implement")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The system's allocator, with a count of its bytes.
+/// The system's allocator, with a count of the allocated bytes.
 #[derive(Debug, Default)]
 pub struct Counted {
     bytes: AtomicUsize,
@@ -38,12 +38,13 @@ impl Counted {
     }
 }
 
-// SAFETY: every piece of memory comes from the system's allocator and goes back there with the
-// layout that it came with; counting changes neither.
+// SAFETY: all memory comes from the system's allocator and is returned to it with its original
+// layout. Counting changes neither.
 unsafe impl GlobalAlloc for Counted {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         self.add(layout.size());
-        // SAFETY: the caller's promise about the layout is the system's allocator's condition.
+        // SAFETY: the caller guarantees a valid layout, which is all that the system's allocator
+        // requires.
         unsafe { System.alloc(layout) }
     }
 
@@ -55,14 +56,15 @@ unsafe impl GlobalAlloc for Counted {
 
     unsafe fn dealloc(&self, piece: *mut u8, layout: Layout) {
         self.remove(layout.size());
-        // SAFETY: the caller gives back what it got here with this layout, so it is the system's.
+        // SAFETY: the caller returns memory that it got from this allocator with this layout, so
+        // the memory is the system allocator's.
         unsafe { System.dealloc(piece, layout) }
     }
 
     unsafe fn realloc(&self, piece: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
         self.remove(layout.size());
         self.add(bytes);
-        // SAFETY: as for `dealloc`; the caller promises that the new size is one that a layout has.
+        // SAFETY: as for `dealloc`. The caller guarantees that the new size is valid for a layout.
         unsafe { System.realloc(piece, layout, bytes) }
     }
 }
@@ -76,7 +78,7 @@ mod tests {
         let counted = Counted::new();
         let layout = Layout::from_size_align(100, 8).unwrap();
         let larger = Layout::from_size_align(300, 8).unwrap();
-        // SAFETY: the layouts are not empty, and each piece goes back with the one that it has.
+        // SAFETY: the layouts are not empty, and all memory is returned with its current layout.
         unsafe {
             let one = counted.alloc(layout);
             let other = counted.alloc_zeroed(layout);

@@ -1,18 +1,19 @@
-//! A buffer of a pool: its owner's handle, sixteen bytes that move by value.
+//! [`Buf`]: the owning handle of a pool buffer. It has 16 bytes and is moved by value.
 //!
-//! A buffer has a *window*, the bytes of the packet. In front of it is headroom for further
-//! headers, behind it tailroom. The handle has both bounds, and not the buffer, so stripping a
-//! header touches no memory.
+//! A buffer has a *window*, the bytes of the packet. Before the window is headroom for further
+//! headers, and after it tailroom. The bounds of the window are in the handle, not in the buffer,
+//! so stripping a header accesses no buffer memory.
 //!
 //! ```text
 //! |<- headroom ->|<- window: len ->|<- tailroom ->|
 //! 0              offset            offset + len   buffer_bytes
 //! ```
 //!
-//! Why bytes are given as `&[u8]` although a device writes them: it does so only while the buffer
-//! is posted, and then the device's queue owns the `Buf` and reads nothing. No other process can
-//! write them at all: a pool creates its memory itself, private or sealed. The memory is zeroed
-//! when mapped, so all bytes are initialized whatever was received.
+//! Why the bytes are available as `&[u8]` although a device writes them: a device writes them only
+//! while the buffer is posted, and then the device's queue owns the `Buf` and does not read the
+//! bytes. No other process can write them, because a pool creates its memory itself, private or
+//! sealed. The memory is zeroed when it is mapped, so all bytes are initialized whatever is
+//! received.
 
 use super::Core;
 use std::fmt;
@@ -48,7 +49,7 @@ impl Buf {
     /// its reference to the pool passes to the result.
     #[inline(always)]
     pub(super) unsafe fn new(core: NonNull<Core>, index: u32) -> Self {
-        // SAFETY: alive by the reference that passes to us.
+        // SAFETY: the core is alive by the reference that passes to the result.
         let offset = unsafe { core.as_ref() }.config.headroom_bytes;
         Self { core, index, offset, len: 0 }
     }
@@ -56,11 +57,11 @@ impl Buf {
     #[inline]
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: the window lies within the buffer, as every change of it checks, and the buffer
-        // within the region, which our reference keeps mapped. The bytes are initialised. No other
+        // within the region, which our reference keeps mapped. The bytes are initialized. No other
         // `Buf` has this index, so in this mapping only `&mut self` writes. The pool made the
-        // region, so no other process maps the same pages, and this one does so only by the
-        // `Memory` that `Pool::registered` gave beside the pool: it is registered with adapters,
-        // which write a buffer while it is posted, and then a queue owns `self`.
+        // region, so no other process maps the same pages. This process maps them a second time
+        // only in the `Memory` that `Pool::registered` returns with the pool. Adapters write by
+        // that mapping only while the buffer is posted, and then a queue owns `self`.
         unsafe { slice::from_raw_parts(self.address().as_ptr(), self.len()) }
     }
 
@@ -158,12 +159,12 @@ impl Buf {
     /// Cuts the packet to `len` bytes if it is longer.
     #[inline]
     pub fn truncate(&mut self, len: usize) {
-        // What is cut to fits in 16 bits, because the present length does.
+        // The new length fits in 16 bits, because it is at most the current length.
         self.len = self.len().min(len) as u16;
     }
 
-    /// Withdraws the buffer from use forever, because a device may still access it for an unknown
-    /// time. Its pool counts it as outstanding and stays mapped.
+    /// Withdraws the buffer from use forever, for a device that may still access it for an unknown
+    /// time. The pool counts it as outstanding and stays mapped.
     pub fn leak(self) {
         self.into_index();
     }
@@ -181,8 +182,8 @@ impl Buf {
 
     #[inline(always)]
     fn pool_core(&self) -> &Core {
-        // SAFETY: alive, because this buffer has a reference; only the drop of the last reference
-        // has the core exclusively.
+        // SAFETY: the core is alive, because this buffer has a reference. Only the drop of the last
+        // reference accesses the core exclusively.
         unsafe { self.core.as_ref() }
     }
 }
@@ -190,7 +191,7 @@ impl Buf {
 impl Drop for Buf {
     fn drop(&mut self) {
         self.pool_core().put_back(&[self.index]);
-        // SAFETY: the reference of this buffer, whose index is on the list now.
+        // SAFETY: this releases the one reference of this buffer, whose index is on the list now.
         unsafe { Core::release(self.core, 1) };
     }
 }
@@ -209,7 +210,7 @@ mod tests {
 
     const CONFIG: PoolConfig = PoolConfig { buffers: 8, buffer_bytes: 256, headroom_bytes: 64 };
 
-    /// The most bytes by which the window can grow at its end.
+    /// The number of bytes by which the window can grow at its end.
     fn tailroom(buf: &mut Buf) -> usize {
         let (offset, len) = (buf.headroom(), buf.len());
         let lens = (len..=buf.capacity()).rev();

@@ -7,14 +7,14 @@
 //! double free. They do not rule out a leak, so the pool counts the buffers in use
 //! ([`Pool::outstanding`]).
 //!
-//! Why the memory cannot go before the last buffer: each index that is not on the shared list holds
-//! one reference to the pool, taken and returned in the batches in which indices leave and return.
-//! That gives every buffer a safe address without an atomic operation per buffer. A buffer that is
-//! never returned keeps the memory mapped forever, which is a leak and not a fault.
+//! Why the memory cannot be unmapped before the last buffer is freed: each index that is not on the
+//! shared list holds one reference to the pool. References are counted in the same batches in which
+//! indices leave and enter the list, so no buffer costs an atomic operation of its own. A buffer
+//! that is never returned keeps the memory mapped forever, which is a leak and no fault.
 //!
 //! Why the stride is an odd number of cache lines: with a power of two, the headers of all buffers
-//! fall into the same few sets of the first-level cache (at 2 KiB, two of 64), where a batch evicts
-//! itself. An odd stride walks through all of them.
+//! fall into the same few sets of the first-level cache (at 2 KiB, two of 64), and a batch evicts
+//! its own headers. An odd stride uses all sets.
 
 pub mod buf;
 
@@ -29,16 +29,16 @@ use std::fmt;
 use std::ptr::NonNull;
 
 pub const BUFFERS_MAX: u32 = INDICES_MAX;
-/// The window's offset and length have at most 2^16 - 1 bytes each.
+/// The maximum length of a buffer: the window's offset and length are at most 2^16 - 1 bytes each.
 pub const BUFFER_BYTES_MAX: u32 = 2 * u16::MAX as u32;
 
 const LINE: u32 = 64;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolConfig {
-    /// 1 to [`BUFFERS_MAX`].
+    /// The number of buffers: 1 to [`BUFFERS_MAX`].
     pub buffers: u32,
-    /// With headroom, 1 to [`BUFFER_BYTES_MAX`].
+    /// The length of a buffer, including the headroom: 1 to [`BUFFER_BYTES_MAX`].
     pub buffer_bytes: u32,
     /// Free bytes in front of the window of a new buffer, for headers.
     pub headroom_bytes: u16,
@@ -78,10 +78,10 @@ pub enum PoolError {
     Map(MapError),
 }
 
-/// A handle on a pool. Clones are handles on the same one.
+/// A handle on a pool. A clone is another handle on the same pool.
 ///
 /// A pool creates its memory itself. Memory that another process can write must not hold buffers,
-/// which are given as slices:
+/// because the bytes of a buffer are available as a slice:
 ///
 /// ```compile_fail,E0624
 /// use pollux_mem::{Pool, PoolConfig, Segment};
@@ -94,8 +94,8 @@ pub struct Pool {
     core: NonNull<Core>,
 }
 
-/// The common state of the handles, caches and buffers of a pool. The first group of fields is
-/// written once and then read by all; fields that change are on lines of their own.
+/// The common state of the handles, caches and buffers of a pool. The first fields are written once
+/// and then only read. Fields that change are on cache lines of their own.
 struct Core {
     base: NonNull<u8>,
     stride: usize,
@@ -103,9 +103,9 @@ struct Core {
     /// Keeps the buffers mapped.
     _region: Region,
     free: FreeList,
-    /// Handles, and indices that are not on `free`.
+    /// The number of handles, and of indices that are not on `free`.
     references: CachePadded<AtomicUsize>,
-    /// Handles only, for reports.
+    /// The number of handles, for [`Pool::outstanding`].
     handles: CachePadded<AtomicUsize>,
 }
 
@@ -123,12 +123,12 @@ impl Pool {
         Self::in_region(region, config)
     }
 
-    /// A pool in memory that can be registered with adapters, and that memory. It has packets from
-    /// and to all peers, so no other process can map it.
+    /// A pool whose memory can be registered with adapters, and that memory. No other process can
+    /// map the memory, because it holds the packets from and to all peers.
     ///
-    /// The memory is another mapping of the buffers, so its user is like a device: it may write
-    /// into a buffer only while the buffer is posted, which means that a queue owns the [`Buf`] and
-    /// makes no slice of it.
+    /// The memory is a second mapping of the buffers, so its user has to behave like a device: it
+    /// may write into a buffer only while the buffer is posted, that is, while a queue owns the
+    /// [`Buf`] and makes no slice of it.
     pub fn registered(config: PoolConfig) -> Result<(Self, Memory), PoolError> {
         config.check()?;
         let segment = Segment::create("packets", config.region_bytes()).map_err(PoolError::Map)?;
@@ -137,8 +137,8 @@ impl Pool {
         Ok((Self::in_region(ours.map_err(PoolError::Map)?, config)?, memory))
     }
 
-    /// A pool in a region that was made for it. Why this is private: a region may be of a segment
-    /// that another process writes, and buffers are given as slices.
+    /// A pool in a region that was made for it. This is private because a region may belong to a
+    /// segment that another process writes, and the bytes of a buffer are available as a slice.
     fn in_region(region: Region, config: PoolConfig) -> Result<Self, PoolError> {
         assert!(region.is_writable() && region.bytes() >= config.region_bytes());
         let core = Box::new(Core {
@@ -159,8 +159,8 @@ impl Pool {
 
     /// A cache for one worker, which keeps up to `buffers_max` (at least 2) free buffers.
     ///
-    /// Others cannot use the buffers of a cache: size the pool for the sum of all caches and
-    /// queues.
+    /// Other workers cannot use the buffers of a cache, so the pool must have enough for all caches
+    /// and queues together.
     pub fn cache(&self, buffers_max: usize) -> Cache {
         let buffers_max = buffers_max.max(2);
         Cache { pool: self.clone(), indices: Vec::with_capacity(buffers_max), buffers_max }
@@ -181,7 +181,7 @@ impl Pool {
         references.saturating_sub(self.core().handles.load(Ordering::Relaxed))
     }
 
-    /// The buffer of an index, with the reference of that index.
+    /// The buffer of an index, which takes over the reference of that index.
     #[inline(always)]
     fn buf(&self, index: u32) -> Buf {
         // SAFETY: each caller has just taken `index` from the free list or a cache, with its
@@ -191,8 +191,8 @@ impl Pool {
 
     #[inline(always)]
     fn core(&self) -> &Core {
-        // SAFETY: alive, because this handle has a reference; only the drop of the last reference
-        // has the core exclusively.
+        // SAFETY: the core is alive, because this handle has a reference. Only the drop of the last
+        // reference accesses the core exclusively.
         unsafe { self.core.as_ref() }
     }
 }
@@ -209,7 +209,7 @@ impl Clone for Pool {
 impl Drop for Pool {
     fn drop(&mut self) {
         self.core().handles.fetch_sub(1, Ordering::Relaxed);
-        // SAFETY: the reference of this handle, which is not used after this.
+        // SAFETY: this releases the one reference of this handle, which is not used afterwards.
         unsafe { Core::release(self.core, 1) };
     }
 }
@@ -240,30 +240,31 @@ impl Core {
     /// Releases `count` references, and destroys the pool with the last one.
     ///
     /// # Safety
-    /// The caller holds that many references and touches the pool through none of them any more.
+    /// The caller holds `count` references and does not access the pool through any of them
+    /// afterwards.
     unsafe fn release(core: NonNull<Self>, count: usize) {
-        // SAFETY: alive, because the caller's references are not given back before this line.
+        // SAFETY: the core is alive, because the caller's references are released only below.
         let references = unsafe { &core.as_ref().references };
         // Release, and acquire for the last reference: all uses of the pool precede its drop.
         if references.fetch_sub(count, Ordering::Release) == count {
             references.load(Ordering::Acquire);
-            // SAFETY: that was the last reference and the box was leaked in `Pool::in_region`.
+            // SAFETY: that was the last reference, and the box was leaked in `Pool::in_region`.
             drop(unsafe { Box::from_raw(core.as_ptr()) });
         }
     }
 }
 
-/// A worker's own stock of free buffers.
+/// A worker's own stack of free buffers.
 pub struct Cache {
     pool: Pool,
-    /// Each has its reference to the pool.
+    /// Free buffers. Each index holds one reference to the pool.
     indices: Vec<u32>,
     buffers_max: usize,
 }
 
 impl Cache {
-    /// An empty buffer with the pool's headroom; `None` if no buffer is free. Its bytes have their
-    /// previous contents.
+    /// An empty buffer with the pool's headroom. `None` if no buffer is free. The bytes outside of
+    /// the window have their previous contents.
     #[inline]
     pub fn alloc(&mut self) -> Option<Buf> {
         if self.indices.is_empty() && !self.refill() {
@@ -315,7 +316,7 @@ impl Cache {
     fn spill(&mut self, count: usize) {
         self.pool.core().put_back(&self.indices[..count]);
         self.indices.drain(..count);
-        // SAFETY: the references of those indices, which are on the list now.
+        // SAFETY: these are the references of the indices that are on the list now.
         unsafe { Core::release(self.pool.core, count) };
     }
 }

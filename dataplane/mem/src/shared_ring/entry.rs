@@ -1,4 +1,5 @@
-//! A received entry: a copy of its first words, and its bytes, which are still in the ring.
+//! A received entry: a copy of its first header words, and access to its bytes, which are still in
+//! the ring.
 
 use super::shape::Shape;
 use super::{DATA_WORDS, FIRST_WORDS, HEAD_WORDS_MAX, PART_BYTES, SLOT_WORDS, SharedRing};
@@ -11,7 +12,7 @@ pub struct Entry<'a> {
     ring: &'a SharedRing,
     position: u64,
     shape: Shape,
-    /// The first words of the head; undefined beyond its length.
+    /// The first words of the head. Words beyond the length of the head have any value.
     words: [u64; FIRST_WORDS],
 }
 
@@ -37,15 +38,16 @@ impl<'a> Entry<'a> {
         self.shape.head_words
     }
 
-    /// A copy of the first words of its head, which does not change. Words beyond its length are
-    /// not part of the head.
+    /// The first words of the head, which were copied at reception and do not change. Words beyond
+    /// the length of the head are not part of it.
     #[inline(always)]
     pub fn first_words(&self) -> [u64; FIRST_WORDS] {
         self.words
     }
 
-    /// All words of its head, followed by zeros. This call copies the words after the first ones:
-    /// call it once, and validate the copy.
+    /// All words of the head, followed by zeros. The words after the first [`FIRST_WORDS`] are
+    /// copied from the ring by this call, and the sender may change them between calls. So call it
+    /// once, and validate the copy.
     #[inline]
     pub fn head(&self) -> [u64; HEAD_WORDS_MAX] {
         let mut head = [0; HEAD_WORDS_MAX];
@@ -60,7 +62,7 @@ impl<'a> Entry<'a> {
         head
     }
 
-    /// Bytes after the head.
+    /// The number of bytes after the head.
     #[inline(always)]
     pub fn bytes(&self) -> usize {
         self.shape.bytes
@@ -83,9 +85,9 @@ impl<'a> Entry<'a> {
         });
     }
 
-    /// Copies the bytes: by `write`, or if they are many, by `copy`, which gets the number of bytes
-    /// already copied, a memory, an offset in it, and a number of bytes. Returns whether all calls
-    /// succeeded.
+    /// Copies the bytes. A short entry is passed to `write` as a slice. For a long entry, `copy` is
+    /// called with the number of bytes already copied, a memory, an offset in it, and a number of
+    /// bytes. Returns whether all calls succeeded.
     #[inline]
     #[must_use]
     pub fn copy_by(

@@ -1,4 +1,4 @@
-//! AF_XDP sockets: the frames of a queue of a network device, in memory that the kernel shares.
+//! AF_XDP sockets: the frames of one queue of a network device, in memory shared with the kernel.
 //!
 //! ```text
 //!   fill ring:       chunks for frames       -->  kernel, device
@@ -7,15 +7,15 @@
 //!   completion ring: chunks of sent frames   <--
 //! ```
 //!
-//! 1. [`XdpSocket`]: the socket of a queue, with its memory and its rings; `ring`: a ring;
+//! 1. [`XdpSocket`]: the socket of a queue, with its memory and rings; `ring`: one ring;
 //! 2. [`XdpProgram`]: the program at the device that passes frames to the sockets.
 //!
-//! Why the memory is not that of the worker's packets: the kernel takes chunks of at most a page
-//! and of a power of two, while a packet has up to 65,520 bytes. A frame is copied once, between
-//! its chunk and a buffer. Where the driver copies anyway, that is the second copy.
+//! Why the memory is separate from the worker's packet pool: the kernel requires chunks of a power
+//! of two of at most a page, while a packet has up to 65,520 bytes. So a frame is copied once
+//! between its chunk and a buffer. If the driver copies frames as well, that is the second copy.
 //!
-//! The kernel is trusted as with every system call, but a chunk that it names is checked before it
-//! is used.
+//! The kernel is trusted as in every system call, but every chunk address that it returns is
+//! checked before use.
 
 mod program;
 mod ring;
@@ -33,18 +33,18 @@ use rustix::net::{
 };
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// In the receive ring, and in the transmit ring.
+/// The number of slots of each ring.
 const RING_FRAMES: u32 = 1024;
 /// Bytes that the kernel reserves in a chunk before a frame (`XDP_PACKET_HEADROOM`).
 const KERNEL_HEADROOM: usize = 256;
-/// A page on every machine.
+/// The smallest page size of all machines.
 const CHUNK_BYTES_MAX: usize = 4096;
-/// Frames that one system call sends in copy mode.
+/// The number of frames that one system call sends in copy mode.
 const SENT_PER_CALL: usize = 32;
 
 pub const FRAME_BYTES_MAX: usize = CHUNK_BYTES_MAX - KERNEL_HEADROOM;
 
-/// A socket at a queue of a device, for one thread.
+/// A socket on a queue of a device, for use by one thread.
 #[derive(Debug)]
 pub struct XdpSocket {
     fd: OwnedFd,
@@ -58,13 +58,14 @@ pub struct XdpSocket {
     free: Vec<u64>,
     /// Frames in the transmit ring that the kernel has not been notified of.
     staged: usize,
-    /// The kernel may not have taken all frames of the transmit ring.
+    /// Whether the kernel may not have taken all frames of the transmit ring yet.
     has_rest: bool,
 }
 
 impl XdpSocket {
-    /// A socket for frames of at most `frame_bytes` at a queue. `zero_copy` fails if the driver
-    /// does not support it; `INVAL` is a queue that the device does not have.
+    /// A socket for frames of at most `frame_bytes` bytes on a queue. With `zero_copy`, it fails if
+    /// the driver does not support zero copy. It fails with `INVAL` if the device does not have
+    /// this queue.
     pub fn open(
         device: u32,
         queue: u32,
@@ -118,7 +119,7 @@ impl XdpSocket {
         Ok(socket)
     }
 
-    /// Half of the chunks are for received frames, half for frames to be sent.
+    /// Assigns half of the chunks to received frames and half to frames to be sent.
     fn share_out(&mut self) {
         let chunk = |at: u32| u64::from(at) * self.chunk_bytes as u64;
         (0..RING_FRAMES).for_each(|at| _ = self.fill.push(chunk(at)));
@@ -167,7 +168,8 @@ impl XdpSocket {
         address / bytes * bytes
     }
 
-    /// Puts a frame into the transmit ring. `false` if the ring is full or the frame too long.
+    /// Puts a frame into the transmit ring. Returns `false` if the ring is full or the frame is too
+    /// long.
     pub fn stage(&mut self, frame: &[u8]) -> bool {
         if frame.len() > self.chunk_bytes {
             return false;
@@ -204,8 +206,8 @@ impl XdpSocket {
         self.push_out(calls)
     }
 
-    /// Sends frames that the kernel has not accepted yet, as when a queue was full. Returns whether
-    /// it has accepted all of them now.
+    /// Sends frames that the kernel has not accepted yet, for example because a queue was full.
+    /// Returns whether it has accepted all of them now.
     #[inline]
     pub fn send_rest(&mut self) -> bool {
         if self.has_rest {
@@ -221,7 +223,7 @@ impl XdpSocket {
                 self.has_rest = false;
                 break;
             }
-            // Without need the driver is at it by itself.
+            // Without this flag, the driver processes the ring without a call.
             if !self.transmit.needs_wakeup() {
                 break;
             }
@@ -240,10 +242,10 @@ impl XdpSocket {
         Ok(())
     }
 
-    /// Takes back the chunks of sent frames.
+    /// Returns the chunks of sent frames to `free`.
     fn reclaim(&mut self) {
         while let Some(address) = self.completion.pop() {
-            // Never more than there are.
+            // The limit holds even if the kernel returns a chunk twice.
             if self.free.len() < RING_FRAMES as usize && address < self.memory.bytes() as u64 {
                 self.free.push(self.chunk_of(address));
             }

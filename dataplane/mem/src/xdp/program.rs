@@ -1,17 +1,17 @@
 //! The program at a device that passes frames to AF_XDP sockets (`linux/bpf.h`).
 //!
-//! It redirects ARP, IPv4 and IPv6 of one VLAN, or without a tag, to the socket of their queue. All
-//! other frames, and those of queues without a socket, pass to the kernel: so LLDP, other VLANs and
-//! their packet sockets continue to work.
+//! It redirects ARP, IPv4 and IPv6 frames of one VLAN, or without a tag, to the socket of their
+//! queue. All other frames, and those of queues without a socket, pass to the kernel. So LLDP,
+//! other VLANs and their packet sockets continue to work.
 //!
-//! Why it is written as instructions: a loader would need libbpf, libxdp and a file system for
-//! programs, and more capabilities, for some twenty instructions.
+//! Why the program is written as instructions: for about twenty instructions, a loader would need
+//! libbpf, libxdp, a file system for programs, and more capabilities.
 
 use crate::system_call::{CallError, check};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 
-/// Queues of a program, at most.
+/// The maximum number of queues of a program.
 pub const QUEUES_MAX: u32 = 64;
 
 const MAP_CREATE: libc::c_long = 0;
@@ -36,7 +36,7 @@ const VLAN: u16 = 0x8100;
 pub enum XdpAttachMode {
     /// In the driver, before the kernel has made a packet of the frame.
     Native,
-    /// After that. Works with every driver.
+    /// After the kernel has made a packet of the frame. Works with every driver.
     Generic,
 }
 
@@ -81,8 +81,9 @@ impl XdpProgram {
     }
 }
 
-/// The link would end with its descriptor. But a process that another thread forks has a copy of
-/// that until it executes its program, and the device would refuse other programs meanwhile.
+/// The kernel ends the link when its last descriptor is closed. But a process that another thread
+/// forks has a copy of the descriptor until its exec, and until then the device would refuse other
+/// programs. So the link is detached explicitly.
 impl Drop for XdpProgram {
     fn drop(&mut self) {
         let _ = bpf(LINK_DETACH, &[self.link.as_raw_fd() as u32]);
@@ -94,7 +95,8 @@ fn create_map() -> Result<OwnedFd, Errno> {
     bpf(MAP_CREATE, &[SOCKET_MAP, key_bytes, value_bytes, QUEUES_MAX, 0]).map(own)
 }
 
-/// The license matters only for functions that the program does not call.
+/// Loads the program. The kernel checks its license only for functions that the program does not
+/// call.
 fn load(code: &[u64]) -> Result<OwnedFd, Errno> {
     const LICENSE: &[u8; 4] = b"MIT\0";
     /// `union bpf_attr`, for programs; the fields after these are zero.
@@ -129,12 +131,12 @@ fn load(code: &[u64]) -> Result<OwnedFd, Errno> {
 }
 
 fn own(fd: libc::c_int) -> OwnedFd {
-    // SAFETY: the kernel has just made this descriptor for its caller, and nothing else has it.
+    // SAFETY: the kernel has just created this descriptor for the caller, and nothing else owns it.
     unsafe { OwnedFd::from_raw_fd(fd) }
 }
 
-/// The system call `bpf`, with the first part of its attributes; for the kernel the rest is zero.
-/// Its descriptors are close-on-exec.
+/// The system call `bpf`, with the first part of its attributes. The kernel takes the rest as zero.
+/// The descriptors that it returns are close-on-exec.
 fn bpf<A>(command: libc::c_long, attributes: &A) -> Result<libc::c_int, Errno> {
     // SAFETY: the kernel reads `size_of::<A>()` bytes, which are those of a `union bpf_attr` for
     // this command. Its pointers are to the memory and of the lengths that the command requires,
@@ -143,7 +145,8 @@ fn bpf<A>(command: libc::c_long, attributes: &A) -> Result<libc::c_int, Errno> {
     check(result as libc::c_int)
 }
 
-/// The program. Registers: 1 the context, 2 the frame, 3 its end, 5 the type.
+/// The program. Registers: 1 the context, 2 the frame, 3 the end of the frame, 4 the end of the
+/// headers, 5 the EtherType or the VLAN tag.
 fn instructions(sockets: i32, vlan: Option<u16>) -> Vec<u64> {
     let header = if vlan.is_some() { 18 } else { 14 };
     let ether_type = |number: u16| i32::from(number.to_be());
@@ -152,7 +155,7 @@ fn instructions(sockets: i32, vlan: Option<u16>) -> Vec<u64> {
         load_word(3, 1, 4),
         instruction(0xbf, 4, 2, 0, 0),
         instruction(0x07, 4, 0, 0, header),
-        // A frame without space for a header.
+        // A frame that is shorter than its headers passes to the kernel.
         instruction(0x2d, 4, 3, TO_PASS, 0),
         load_half(5, 2, 12),
     ];
@@ -160,7 +163,7 @@ fn instructions(sockets: i32, vlan: Option<u16>) -> Vec<u64> {
         code.extend([
             instruction(0x55, 5, 0, TO_PASS, ether_type(VLAN)),
             load_half(5, 2, 14),
-            // In the order of the machine, without priority.
+            // The tag in host byte order, then without its priority bits.
             instruction(0xdc, 5, 0, 0, 16),
             instruction(0x57, 5, 0, 0, 0xfff),
             instruction(0x55, 5, 0, TO_PASS, i32::from(vlan)),
@@ -176,7 +179,7 @@ fn instructions(sockets: i32, vlan: Option<u16>) -> Vec<u64> {
     code.extend([
         instruction(0xb7, 0, 0, 0, PASS),
         EXIT,
-        // To the socket of the queue; without one, to the kernel.
+        // To the socket of the queue, or to the kernel if the queue has none.
         load_word(2, 1, 16),
         instruction(0x18, 1, 1, 0, sockets),
         0,
@@ -193,7 +196,7 @@ fn instructions(sockets: i32, vlan: Option<u16>) -> Vec<u64> {
     code
 }
 
-/// The offset of a jump to the instruction that passes the frame, before it is known.
+/// A placeholder for the offset of a jump to the instruction that passes the frame to the kernel.
 const TO_PASS: i16 = 0x7fff;
 const EXIT: u64 = 0x95;
 
@@ -206,7 +209,7 @@ fn load_half(to: u8, from: u8, at: i16) -> u64 {
 }
 
 /// `struct bpf_insn`: code, two registers of 4 bits, offset, immediate value. On a little-endian
-/// machine the first register has the low bits of its byte.
+/// machine the destination register is in the low bits of its byte.
 const fn instruction(code: u8, to: u8, from: u8, offset: i16, value: i32) -> u64 {
     let bytes = [code, from << 4 | to];
     u16::from_le_bytes(bytes) as u64 | (offset as u16 as u64) << 16 | (value as u32 as u64) << 32

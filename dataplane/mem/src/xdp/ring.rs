@@ -1,4 +1,4 @@
-//! A ring of an AF_XDP socket, of which one side is the kernel's.
+//! A ring of an AF_XDP socket, between this process and the kernel.
 //!
 //! Each side publishes its position by a store with release order, and reads the position of the
 //! other side by a load with acquire order: so a slot is written before it is read, and read before
@@ -46,9 +46,9 @@ pub(super) struct Ring<T> {
     flags: Option<usize>,
     slots_at: usize,
     slots: u32,
-    /// The position of this side, and its published position.
+    /// The position of this side.
     own: u32,
-    /// The position of the kernel, as last seen.
+    /// The position of the kernel, by the last load.
     kernel: u32,
     kind: PhantomData<T>,
 }
@@ -94,7 +94,7 @@ impl<T: Slot> Ring<T> {
 
     fn slot(&self, index: u32) -> *mut T {
         let slot = (index & (self.slots - 1)) as usize;
-        // The mapping has all slots.
+        // The mask keeps the slot within the mapping.
         self.region.address().as_ptr().wrapping_add(self.slots_at).cast::<T>().wrapping_add(slot)
     }
 
@@ -103,7 +103,7 @@ impl<T: Slot> Ring<T> {
         self.flags.is_none_or(|at| self.word(at).load(Ordering::Relaxed) & NEED_WAKEUP != 0)
     }
 
-    /// As producer. `false` if the ring is full.
+    /// As producer: writes a value. `false` if the ring is full.
     pub(super) fn push(&mut self, value: T) -> bool {
         if self.own.wrapping_sub(self.kernel) == self.slots {
             self.kernel = self.word(self.consumer).load(Ordering::Acquire);
@@ -111,14 +111,14 @@ impl<T: Slot> Ring<T> {
                 return false;
             }
         }
-        // SAFETY: the slot is in the mapping and aligned. The kernel has read what was there, and
-        // does not read it again before the next `publish`.
+        // SAFETY: the slot is in the mapping and aligned. The kernel has read the old value, and
+        // does not read the slot again before the next `publish`.
         unsafe { self.slot(self.own).write(value) };
         self.own = self.own.wrapping_add(1);
         true
     }
 
-    /// As producer: whether the kernel has taken all published values.
+    /// As producer: whether the kernel has taken all values.
     pub(super) fn is_taken(&self) -> bool {
         self.word(self.consumer).load(Ordering::Acquire) == self.own
     }
@@ -128,7 +128,7 @@ impl<T: Slot> Ring<T> {
         self.word(self.producer).store(self.own, Ordering::Release);
     }
 
-    /// As consumer.
+    /// As consumer: takes the next value.
     pub(super) fn pop(&mut self) -> Option<T> {
         if self.own == self.kernel {
             self.kernel = self.word(self.producer).load(Ordering::Acquire);
@@ -143,7 +143,7 @@ impl<T: Slot> Ring<T> {
         Some(value)
     }
 
-    /// As consumer: returns the slots of taken values.
+    /// As consumer: returns the slots of taken values to the kernel.
     pub(super) fn release(&self) {
         self.word(self.consumer).store(self.own, Ordering::Release);
     }
