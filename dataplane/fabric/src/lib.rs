@@ -8,7 +8,7 @@
 //!
 //! 1. [`link`]: links between adapters, with fault injection;
 //! 2. [`net`]: packets of data through links, switches and routers of a subnet;
-//! 3. [`umad`]: unmodified programs at a subnet, for example OpenSM (umad2sim); [`listen`]:
+//! 3. [`umad`]: unmodified programs, for example OpenSM, at a port of the subnet; [`listen`]: the
 //!    listening unix sockets of a fabric;
 //! 4. [`wire_io`]: wires to nodes of other fabrics;
 //! 5. [`process`]: adapters in processes of their own, over shared memory;
@@ -89,8 +89,8 @@ impl Fabric {
         Ok(())
     }
 
-    /// The part of a step without sockets: timers of managers, traps, arriving frames, and requests
-    /// of programs that time out.
+    /// The part of a step without sockets: timers of managers, traps, arriving frames, and timeouts
+    /// of programs' requests.
     pub fn advance(&mut self, now: Time) {
         self.managers.timeout(now);
         if self.net.subnet().traps_due().is_some_and(|due| due <= now) {
@@ -101,22 +101,23 @@ impl Fabric {
         self.programs.timeout(now);
     }
 
-    /// The time of the next timer: [`Fabric::step`] must run then, also if nothing is received.
+    /// When [`Fabric::step`] must run next, even if nothing is received.
     pub fn due(&self) -> Option<Time> {
         let wires = self.wires.iter().filter_map(ForeignWire::due).min();
         let (net, traps) = (self.net.deadline(), self.net.subnet().traps_due());
         [net, traps, self.managers.due(), self.programs.due(), wires].into_iter().flatten().min()
     }
 
-    /// Prepares [`Fabric::wait`]; returns the longest wait, `longest` at most. From now on
-    /// processes wake the fabric.
+    /// Prepares [`Fabric::wait`]: processes wake the fabric from now on. Returns how long the
+    /// fabric may wait, `longest` at most.
     pub fn prepare_wait(&mut self, now: Time, mut longest: Duration) -> Duration {
         if let Some(due) = self.due() {
             longest = longest.min(due.since(now));
         }
         let retry = self.program_sockets.as_ref().and_then(Sockets::retry);
         longest = retry.map_or(longest, |retry| longest.min(retry));
-        // A datagram wire with packets left sends again at once; a full stream wakes the poll.
+        // A datagram wire sends its remaining packets in the next step, so do not wait. A full
+        // stream wakes the poll when it has space.
         let waits = |wire: &ForeignWire| wire.is_batched() && self.net.has_foreign(wire.end());
         if self.wires.iter().any(waits) {
             longest = Duration::ZERO;
@@ -124,7 +125,7 @@ impl Fabric {
         self.processes.as_mut().map_or(longest, |processes| processes.sleep(longest))
     }
 
-    /// Waits until there is something to receive, here or from `others`, but for `longest` at most.
+    /// Waits, for `longest` at most, until a socket of the fabric or one of `others` is ready.
     pub fn wait(&mut self, longest: Duration, others: Vec<PollFd<'_>>) -> io::Result<()> {
         let sockets = self.program_sockets.iter().flat_map(Sockets::poll_fds);
         let mut fds: Vec<_> = sockets.collect();
@@ -148,8 +149,8 @@ impl Fabric {
     }
 
     /// Delivers arrived datagrams to programs, managers and adapters, until no manager has more to
-    /// send. `len` is the length to report to programs: what a program gave for its datagram, else
-    /// that of a MAD.
+    /// send. `len` is the length to report to programs: the length that a program gave for its
+    /// datagram, or else the length of a MAD.
     fn deliver(&mut self, now: Time, len: u64) {
         loop {
             while let Some(delivery) = self.net.poll_delivery() {
@@ -162,9 +163,10 @@ impl Fabric {
         }
     }
 
-    /// A response is for the program, or the agent of a process, that sent the request. A datagram
-    /// of subnet management or administration is for the manager at the port; else a request is for
-    /// a program or an agent of that class; the rest is for the adapter.
+    /// Delivers a datagram to its receiver. A response goes to the program, or the agent of a
+    /// process, that sent the request. Other datagrams of subnet management and administration go
+    /// to the manager at the port, if there is one. Other requests go to a program or an agent of
+    /// their class, and the rest goes to the adapter.
     fn hand_over(&mut self, now: Time, delivery: MadDelivery, len: u64) {
         let (at, datagram) = (delivery.at, &delivery.datagram);
         let Ok((header, _)) = MadHeader::read(&datagram.mad) else { return };

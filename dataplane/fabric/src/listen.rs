@@ -1,7 +1,7 @@
-//! Listening unix sockets. Only their user can connect (mode 0600), from the first moment on.
+//! Listening unix sockets. Only the user who creates a socket can connect to it (mode 0600).
 //!
-//! Why the mode is set before the file exists: between a `bind` and a `chmod` other users could
-//! connect, and the `chmod` would follow a link that they had put at the path.
+//! Why the mode is set before the file exists: between a `bind` and a `chmod`, other users could
+//! connect, and the `chmod` would follow a link that another user had put at the path.
 
 use rustix::fs::{FileType, Mode, fchmod, lstat, unlink};
 use rustix::io::Errno;
@@ -11,14 +11,14 @@ use rustix::net::{
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
-/// Connections that may wait to be accepted: more than there are ports in most fabrics, all of
-/// which may connect at once. Linux limits it to `net.core.somaxconn`.
+/// Connections that may wait to be accepted. All ports of a fabric may connect at once, and most
+/// fabrics have fewer ports. Linux limits the backlog to `net.core.somaxconn`.
 const BACKLOG_CONNECTIONS_MAX: i32 = 4096;
 
 const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
 
-/// Listens at a path. The socket of a dead server is replaced. A file of any other kind is kept,
-/// and the path counts as in use.
+/// Listens at a path. The socket of a dead server is replaced. Any other file is kept, and the
+/// error is [`Errno::ADDRINUSE`].
 pub fn listen_at(path: &Path, kind: SocketType) -> Result<OwnedFd, Errno> {
     let fd = socket_with(AddressFamily::UNIX, kind, FLAGS, None)?;
     fchmod(&fd, Mode::RUSR | Mode::WUSR)?;
@@ -38,7 +38,8 @@ fn is_socket(path: &Path) -> bool {
     lstat(path).is_ok_and(|file| FileType::from_raw_mode(file.st_mode).is_socket())
 }
 
-/// Whether no process listens there. A regular file refuses connections in the same way.
+/// Whether no process listens at the address. A regular file refuses connections in the same way,
+/// so [`is_socket`] comes first.
 fn is_dead(address: &SocketAddrUnix, kind: SocketType) -> bool {
     let probe = socket_with(AddressFamily::UNIX, kind, FLAGS, None);
     probe.and_then(|probe| connect(&probe, address)) == Err(Errno::CONNREFUSED)

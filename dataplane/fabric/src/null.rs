@@ -1,13 +1,13 @@
 //! `null:`: an adapter without a link, for benchmarks of the layers above it.
 //!
 //! Sends complete as soon as they are posted. Each poll fills the posted receives with the same
-//! packet, so a poller is never idle. The cost of a packet is the minimum of any adapter: it stores
-//! the receive request, writes the bytes to its buffer, and writes the completion. Sent bytes are
-//! not read.
+//! packet, so a poller is never idle. A packet costs the minimum of any adapter: the device stores
+//! the receive request, writes the bytes to its buffer, and writes the completion. It does not read
+//! sent bytes.
 //!
-//! It supports the verbs of datagrams and connections that move messages, and refuses all others.
-//! Queue pair 1 receives nothing, so an IPoIB interface does not come up: there is no subnet
-//! administrator.
+//! The device supports the verbs that send and receive messages, on datagram and on connected queue
+//! pairs, and refuses all others. Queue pair 1 receives nothing, so no subnet administrator
+//! answers, and an IPoIB interface does not come up.
 
 use pollux_mem::Memory;
 use pollux_verbs::device::{Capabilities, Limits};
@@ -24,13 +24,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-/// Of every kind of object.
+/// The limit of each kind of object.
 const MANY: u32 = 1 << 16;
-/// Contexts of a device, closed ones included: each number is used once.
+/// Contexts of a device, including closed ones: each context number is used once.
 const CONTEXTS_MAX: u32 = 1 << (24 - NUMBER_BITS);
 const NUMBER_BITS: u32 = 17;
 const INLINE_BYTES_MAX: u32 = 188;
-/// Another port sends all packets.
+/// The source of all received datagrams: another port.
 const SOURCE: Source = Source {
     src_qp: Qpn(0x99),
     slid: Lid(2),
@@ -47,8 +47,9 @@ pub struct NullDevice {
     /// The received message with its encapsulation, padded with zeros to a multiple of a word.
     message: Vec<u8>,
     message_bytes: usize,
-    /// The number of this context, and of the contexts opened so far.
+    /// The number of this context.
     nth: u32,
+    /// How many contexts of the device have been opened, with the first.
     opened: Arc<AtomicU32>,
     pds: Table<()>,
     ahs: Table<()>,
@@ -62,11 +63,11 @@ pub struct NullDevice {
 struct Queue {
     done: VecDeque<Completion>,
     done_max: usize,
-    /// Queue pairs whose receives complete here; the next one first.
+    /// Queue pairs with receives that complete here, in the order of their turns.
     fed: VecDeque<u32>,
 }
 
-/// In order.
+/// A receive queue.
 #[derive(Default)]
 struct Receives {
     posted: VecDeque<(u64, Sge)>,
@@ -90,7 +91,7 @@ impl NullDevice {
         Self::with(message)
     }
 
-    /// A device that receives this message, whose first four bytes are the IPoIB encapsulation.
+    /// A device that receives this message. The first four bytes are the IPoIB encapsulation.
     pub fn with(mut message: Vec<u8>) -> Self {
         let message_bytes = message.len();
         message.resize(message_bytes.next_multiple_of(WORD), 0);
@@ -112,8 +113,8 @@ impl NullDevice {
         self.qps.get(qp.0).ok_or(none(verb, "queue pair"))
     }
 
-    /// Handles begin at 1 and have a slot of 24 bits, of which 17 are in use; QPNs 0 and 1 are
-    /// special.
+    /// The QPN of a handle. The low 24 bits of a handle are a slot from 1 on, below 2^17. Adding 1
+    /// avoids the special QPNs 0 and 1.
     fn number_of(&self, qp: Qp) -> Qpn {
         Qpn((self.nth << NUMBER_BITS | qp.0 & 0x00ff_ffff) + 1)
     }
@@ -129,10 +130,10 @@ impl NullDevice {
         }
     }
 
-    /// Fills the oldest receives of a queue pair, as many as `out` has space for; returns the
-    /// number.
+    /// Fills the oldest receives of a queue pair, at most one for each of `completions`; returns
+    /// their number.
     ///
-    /// Why not inline: within the code of a breath, the loop has too few registers.
+    /// Why not inline: within the code of a poll iteration, the loop has too few registers.
     #[inline(never)]
     fn feed(&mut self, number: u32, completions: &mut [Completion]) -> usize {
         let qpn = self.number_of(Qp(number));
@@ -150,7 +151,7 @@ impl NullDevice {
         let received = Completion { kind, bytes: bytes_all, from, ..done(qpn) };
         let count = posted.len().min(completions.len());
         for (completion, (id, sge)) in completions.iter_mut().zip(posted.drain(..count)) {
-            // Complete words if they fit: a partial one takes more than a store.
+            // Write complete words if they fit: a partial word takes more than one store.
             let fits = gap + self.message.len() <= sge.bytes as usize;
             let message = if fits { &self.message } else { &self.message[..self.message_bytes] };
             let is_written = bytes <= sge.bytes as usize
@@ -380,7 +381,7 @@ impl Device for NullDevice {
         self.ahs.remove(ah.0).ok_or(none("destroy_ah", "address handle"))
     }
 
-    /// There are no multicast groups.
+    /// Does nothing, because there are no multicast groups.
     fn attach_multicast(&mut self, qp: Qp, _: Gid, _: Lid) -> Result<(), VerbsError> {
         self.qp("attach_multicast", qp).map(drop)
     }
@@ -441,7 +442,7 @@ impl Device for NullDevice {
         for (completion, done) in completions.iter_mut().zip(queue.done.drain(..count)) {
             *completion = done;
         }
-        // A queue pair fills the rest of the completions in its turn.
+        // The queue pairs take turns to fill the rest of the completions.
         for _ in 0..queue.fed.len() {
             let Some(queue) = self.cqs.get_mut(cq.0) else { break };
             queue.fed.rotate_left(1);
@@ -451,7 +452,7 @@ impl Device for NullDevice {
         Ok(count)
     }
 
-    /// There are no timers.
+    /// Does nothing: `wait` returns a completion queue whether it is armed or not.
     fn arm(&mut self, _: Cq, _: Arm) -> Result<(), VerbsError> {
         Ok(())
     }
@@ -540,7 +541,7 @@ mod tests {
         assert_eq!(polled(&mut device, cq), [], "nothing is received before RTR");
         to(&mut device, qp, QpState::Rtr);
         let (good, bad) = (CompletionStatus::Success, CompletionStatus::LocalProtection);
-        // The third is too short, the fourth beyond its memory.
+        // The third buffer is too short, and the fourth exceeds its memory.
         assert_eq!(polled(&mut device, cq), [(1, good), (2, good), (3, bad), (4, bad)]);
         let mut bytes = [0; 6];
         assert!(memory.read(64 + 40, &mut bytes));

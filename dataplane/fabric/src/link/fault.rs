@@ -1,7 +1,7 @@
 //! Faults of a link, by rule and seed: loss, duplication, reordering, corruption.
 //!
-//! A rule is a probability for each kind, and a longest delay. All faults follow from one seed, so
-//! a failed run can be replayed.
+//! A rule has a rate for each kind of fault, and a maximum delay. All faults follow from one seed,
+//! so a failed run can be replayed.
 
 pub use pollux_verbs::rng::SeededRng;
 use std::time::Duration;
@@ -17,12 +17,12 @@ pub struct Faults {
     pub delay_max: Duration,
 }
 
-/// The fate of one packet: its copies, and the delay of each.
+/// The effect of the faults on one packet.
 #[derive(Debug, Default)]
 pub struct Fate {
     /// The index of the flipped bit.
     pub flipped_bit: Option<usize>,
-    /// The delay of each copy: none, one or two.
+    /// The delay of each copy: a lost packet has no copy, a duplicated packet has two.
     pub delays: Vec<Duration>,
 }
 

@@ -14,11 +14,11 @@ use std::time::Duration;
 /// The properties of a link of a net.
 #[derive(Clone, Copy, Debug)]
 pub struct Wire {
-    /// Its faults, in both directions.
+    /// The faults, in both directions.
     pub faults: Faults,
-    /// The least time of a frame on the link.
+    /// The minimum latency of a frame.
     pub latency: Duration,
-    /// Random additional latency, at most; frames stay in order.
+    /// The maximum random latency in addition; frames stay in order.
     pub jitter: Duration,
     /// Sends packets even where messages could bypass them.
     pub packets_only: bool,

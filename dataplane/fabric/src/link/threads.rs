@@ -8,7 +8,7 @@ use pollux_hca::frame::Arrival;
 use pollux_mem::shared_ring::{LONG_SLOTS_MAX, RingReceiver, RingSender, SharedRing};
 use std::sync::{Arc, OnceLock};
 
-/// Slots of a ring: a burst, and no more than the caches hold.
+/// Slots of a ring: enough for a burst, and few enough to stay in the caches.
 const SLOTS: usize = 1024;
 const _: () = assert!(SLOTS >= LONG_SLOTS_MAX);
 
@@ -16,7 +16,7 @@ const _: () = assert!(SLOTS >= LONG_SLOTS_MAX);
 const MESSAGE: u8 = 0;
 const PACKET: u8 = 1;
 
-/// A clock; the caller provides it, because this crate reads none.
+/// A clock. The caller provides it, because this crate does not read the time itself.
 pub type Clock = Arc<dyn Fn() -> Time + Send + Sync>;
 
 pub struct ThreadLink {
@@ -26,7 +26,7 @@ pub struct ThreadLink {
     /// The leases of this end's adapter, and those of its peer.
     own_leases: Arc<OnceLock<Arc<LeaseTable>>>,
     peer_leases: Arc<OnceLock<Arc<LeaseTable>>>,
-    /// Buffer for an entry that wraps around in a ring and must be contiguous.
+    /// A contiguous copy of an entry that wraps around in its ring.
     buffer: Vec<u8>,
     packets_only: bool,
 }
@@ -51,7 +51,7 @@ pub fn pair(clock: &Clock) -> [ThreadLink; 2] {
 }
 
 impl ThreadLink {
-    /// Sends packets even where messages could bypass them. To be set at both ends.
+    /// Sends packets even where messages could bypass them. Must be set at both ends.
     pub fn set_packets_only(&mut self) {
         self.packets_only = true;
     }
@@ -87,7 +87,7 @@ impl Link for ThreadLink {
     }
 
     fn attach(&mut self, leases: &Arc<LeaseTable>) {
-        // An end has one adapter for life.
+        // An end has one adapter for its whole life.
         let _ = self.own_leases.set(leases.clone());
     }
 

@@ -1,4 +1,5 @@
-//! MADs of management agents in processes: as datagrams or packets of their port, and back.
+//! MADs of management agents in processes: conversion to datagrams or packets of their port, and
+//! back.
 
 use super::management::{packet_with, start_return_path};
 use super::{MadDelivery, Net};
@@ -13,14 +14,14 @@ use pollux_wire::mad::{MAD_LEN, Method, MgmtClass};
 use pollux_wire::packet::{Grh, Packet};
 use pollux_wire::psn::Psn;
 
-/// A MAD of an agent, with the address of the other end.
+/// A MAD from or to an agent, with the address of the other end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AgentMad {
     pub agent: u32,
     pub lid: Lid,
     pub qpn: Qpn,
     pub sl: u8,
-    /// The low bits of the own LID.
+    /// The low bits of this port's LID, by its LMC.
     pub path_bits: u8,
     pub p_key_index: u16,
     pub grh: Option<AgentGrh>,
@@ -29,7 +30,7 @@ pub struct AgentMad {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AgentGrh {
-    /// The index of the own GID.
+    /// The index of this port's GID.
     pub gid_index: u8,
     pub hop_limit: u8,
     pub traffic_class: u8,
@@ -39,8 +40,8 @@ pub struct AgentGrh {
 }
 
 impl Net {
-    /// Sends a MAD of an agent at a port. Like the frames of any process, SMPs need the grant if
-    /// they do not only read.
+    /// Sends a MAD of an agent at a port. SMPs other than Gets need the management grant, as in all
+    /// frames of processes.
     pub(crate) fn send_of_agent(&mut self, now: Time, at: End, sent: &AgentMad) {
         let is_smi = MgmtClass(sent.mad[1]).is_smi();
         if is_smi && Method(sent.mad[3]) != Method::GET && !self.managing.contains(&at) {
@@ -80,7 +81,8 @@ impl Net {
         self.send(now, at, packet_with(&datagram, sent.sl & 0xf, grh, psn));
     }
 
-    /// A delivered MAD as its agent gets it, with the address of its sender.
+    /// Converts a delivered MAD for an agent, with the address of the sender. The caller sets
+    /// [`AgentMad::agent`].
     pub(crate) fn for_agent(&self, delivery: &MadDelivery) -> AgentMad {
         let MadDelivery { at, datagram, frame } = delivery;
         let port = self.subnet.port(*at);

@@ -1,37 +1,38 @@
 //! VL arbitration: which virtual lane of a port sends next (IBA 7.6.9).
 //!
-//! The high and the low priority table are lists of lanes with weights in units of 64 bytes. The
-//! high table precedes, until it has sent as much as its limit allows while the low table had
-//! packets; then the low table has a turn. Within a table lanes take turns by weight. VL 15 is in
-//! no table and precedes all others.
+//! The high-priority and the low-priority table are lists of lanes with weights in units of 64
+//! bytes. The high table sends first. Once it has sent as many bytes as its limit allows while the
+//! low table had packets, the low table sends one packet. Within a table, lanes take turns, each
+//! for as many bytes as its weight. VL 15 is in no table; its packets precede all others.
 
 use pollux_wire::mad::smp::{VlArbitrationTable, VlWeight};
 
-/// The limit that means no limit.
+/// The value of the high limit for no limit.
 const UNLIMITED: u8 = 255;
-/// Bytes of a unit of the limit.
+/// Bytes in a unit of the high limit.
 const LIMIT_UNIT: i64 = 4096;
-/// Bytes of a unit of a weight.
+/// Bytes in a unit of a weight.
 const WEIGHT_UNIT: i64 = 64;
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Arbiter {
     low: Turns,
     high: Turns,
-    /// Bytes that the high table may still send before the low table has a turn.
+    /// Bytes that the high table may send before the low table gets its packet.
     high_left: i64,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Turns {
     entry: usize,
-    /// Bytes that the entry may still send; 0 before its turn.
+    /// Bytes that the entry may send before the next entry is due; 0 before its first packet.
     left: i64,
 }
 
 impl Arbiter {
-    /// The lane that sends next. `size` returns the length of a lane's first packet. `tables` are
-    /// the halves of the low and then of the high table; without any, all lanes take turns.
+    /// The lane that sends next. `size` returns the length of a lane's first packet. `tables` has
+    /// the two halves of the low table and then those of the high table. Without tables, all lanes
+    /// have the same weight.
     pub(super) fn choose(
         &mut self,
         tables: Option<&[VlArbitrationTable; 4]>,
@@ -53,7 +54,7 @@ impl Arbiter {
             return Some(lane);
         }
         let lane = self.low.next(low, &size)?;
-        // A limit of 0 lets one packet pass.
+        // With a limit of 0, the high table sends one packet.
         self.high_left = (i64::from(high_limit) * LIMIT_UNIT).max(1);
         Some(lane)
     }
@@ -131,7 +132,7 @@ mod tests {
         VlArbitrationTable { entries: std::array::from_fn(entry) }
     }
 
-    /// How often each lane sends, when all of these always have packets of 64 bytes.
+    /// How often each lane sends if the `ready` lanes always have packets of 64 bytes.
     fn shares(low: &[(u8, u8)], high: &[(u8, u8)], limit: u8, ready: &[u8]) -> [u32; 4] {
         let tables = [table(low), table(&[]), table(high), table(&[])];
         let mut arbiter = Arbiter::default();

@@ -1,8 +1,8 @@
 //! Paths through a net, for direct rings that bypass it.
 //!
-//! Two adapters with shared memory need no net between them as long as it only forwards. A
-//! [`BypassPath`] lists the ports that would send, so that bypassing traffic is counted at them.
-//! The search changes and counts nothing.
+//! If the net would only forward between two adapters with shared memory, they can exchange frames
+//! without it. A [`BypassPath`] lists the ports that would send, so that the traffic can be counted
+//! there. The search for a path changes and counts nothing.
 
 use super::{HOPS_MAX, Net};
 use crate::link::Wire;
@@ -24,8 +24,8 @@ impl BypassPath {
 }
 
 impl Net {
-    /// The path of frames from an adapter; `None` if links take time, or if anything on the path
-    /// needs packets.
+    /// The path of frames from an adapter. `None` if there is no path to another adapter, if links
+    /// take time, or if anything on the path needs packets.
     pub fn bypass_path(&self, from: End, route: FrameRoute) -> Option<BypassPath> {
         if self.tap.is_some() || self.is_paced || self.has_routers || route.dlid.is_multicast() {
             return None;
@@ -54,7 +54,7 @@ impl Net {
         }
     }
 
-    /// Counts packets and their words at the ports of a path that they bypassed.
+    /// Counts packets and words that bypassed the net, at all ports of their path.
     pub fn count(&mut self, path: &BypassPath, packets: u64, words: u64) {
         for [from, to] in &path.links {
             self.subnet.port_mut(*from).counters.sent_many(packets, words, false);
@@ -69,7 +69,7 @@ impl Net {
     }
 }
 
-/// Whether a link only forwards: no rate, latency, tap or fault.
+/// Whether a link only forwards: it has no latency and no faults, and does not need packets.
 fn is_plain(wire: &Wire) -> bool {
     let is_slow = !wire.latency.is_zero() || !wire.jitter.is_zero();
     !is_slow && !wire.packets_only && wire.faults.are_none()

@@ -1,8 +1,8 @@
-//! Frames over links: the time at which they leave a port, faults, and the time of arrival.
+//! Frames over links: departure time, faults, and arrival time.
 //!
-//! Where links have a rate, a frame waits at its port for the turn of its lane and for credits of
-//! the other end ([`Egress`](super::egress::Egress)). The credits return when the frame has left
-//! the node behind that link, or is lost.
+//! If links have a rate, a frame waits at its port until VL arbitration selects its lane and the
+//! other end of the link has credits ([`Egress`](super::egress::Egress)). The frame holds these
+//! credits until it has left the node at the other end, or is lost.
 
 use super::flight::{Flight, Hold};
 use super::{Event, HOPS_MAX, Net};
@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 impl Net {
-    /// Sends a frame by its present port: at once, or in its turn if links have a rate.
+    /// Sends a frame from its current port. If links have a rate, the frame queues there first.
     pub(super) fn cross(&mut self, now: Time, flight: Flight) {
         let from = flight.to;
         let is_up = self.subnet.port(from).is_linked();
@@ -38,13 +38,13 @@ impl Net {
         self.pump(now, from);
     }
 
-    /// Sends the next frame of a port.
+    /// Sends the next frame that waits at a port, if it may leave now.
     pub(super) fn pump(&mut self, now: Time, from: End) {
         let Some(egress) = self.egress.get_mut(&from) else { return };
         let port = self.subnet.port_mut(from);
         let (next, waited) = egress.pop(now, port.arbitration.as_deref(), port.info.vl_high_limit);
         let megabits = port.info.rate().and_then(Rate::megabits).unwrap_or(2_500).into();
-        // A tick of the counter is the time of a word.
+        // A tick of PortXmitWait is the time of one word of 32 bits.
         port.counters.xmit_wait.add(waited * megabits / 32_000);
         let Some((lane, mut flight)) = next else { return };
         let bytes = flight.bytes();
@@ -56,7 +56,7 @@ impl Net {
         self.depart(now, takes, flight);
     }
 
-    /// Returns the credits of a packet at its input port, after the last copy.
+    /// Returns the credits of a frame at its input port, once all its copies have released them.
     pub(super) fn release(&mut self, now: Time, hold: Option<Arc<Hold>>) {
         let Some(hold) = hold.and_then(Arc::into_inner) else { return };
         if let Some(egress) = self.egress.get_mut(&hold.from) {
@@ -65,7 +65,8 @@ impl Net {
         }
     }
 
-    /// Moves a frame over the link at its port; `takes` is the time to send it.
+    /// Sends a frame over the link at its current port, and counts it there; `takes` is the time to
+    /// send it.
     fn depart(&mut self, now: Time, takes: Duration, mut flight: Flight) {
         let from = flight.to;
         let (packets, words) = flight.frame.size();
@@ -82,7 +83,7 @@ impl Net {
         self.travel(now, from, takes, &wire, flight);
     }
 
-    /// Moves a frame over a link with these properties.
+    /// Applies the tap and the faults of a link to a frame, and schedules the arrival of each copy.
     pub(super) fn travel(
         &mut self,
         now: Time,
@@ -101,7 +102,7 @@ impl Net {
         if let Some(bit) = fate.flipped_bit {
             bytes[bit / 8] ^= 0x80 >> (bit % 8);
         }
-        // A frame that is lost on the link needs no credits behind it. The last copy is the frame
+        // A frame that is lost on the link returns its credits at once. The last copy is the frame
         // itself.
         let Some(last) = fate.delays.pop() else { return self.release(now, flight.hold) };
         for delay in fate.delays {

@@ -1,10 +1,10 @@
 //! Egress of a port whose link has a rate: virtual lanes, flow control by credits, and arbitration
 //! (IBA 7.9).
 //!
-//! Each lane has a queue and the credits that the next port grants, in blocks of 64 bytes. A packet
-//! leaves when the link is free, its lane has the turn, and there are credits for the whole packet;
-//! until then it waits, and is not dropped. Its credits return when it leaves the next port. Lane
-//! 15 has no flow control: its packets are dropped where the buffer is full.
+//! Each data lane has a queue and the credits that the next port grants, in blocks of 64 bytes. A
+//! packet leaves when the link is free, arbitration selects its lane, and there are credits for the
+//! whole packet. Until then it waits; data packets are not dropped. Its credits return when it
+//! leaves the next node. VL 15 has no flow control: its packets are dropped if the queue is full.
 
 use super::arbiter::Arbiter;
 use super::flight::Flight;
@@ -16,22 +16,22 @@ use std::collections::VecDeque;
 const MANAGEMENT: usize = 15;
 /// Credits of a port on each lane, in blocks of 64 bytes.
 const BLOCKS: u32 = 512;
-/// Packets of management that wait at a port.
+/// Subnet management packets that may wait at a port.
 const MANAGEMENT_MAX: usize = 256;
 
 #[derive(Default)]
 pub(super) struct Egress {
     queues: [VecDeque<Flight>; 16],
-    /// Blocks in use at the next port, by lane.
+    /// Blocks of credit in use at the next port, by lane.
     used: [u32; 15],
     pub(super) free_at: Time,
     arbiter: Arbiter,
-    /// The time since when a packet waits for credits only.
+    /// When packets began to wait although the link is free.
     waits_since: Option<Time>,
 }
 
 impl Egress {
-    /// Whether this lane has space for one more packet; data lanes always have.
+    /// Whether this lane has space for one more packet; only VL 15 has a limit.
     pub(super) fn has_space(&self, lane: u8) -> bool {
         let lane = usize::from(lane);
         lane != MANAGEMENT || self.queues[lane].len() < MANAGEMENT_MAX
@@ -41,8 +41,8 @@ impl Egress {
         self.queues[usize::from(lane & 15)].push_back(flight);
     }
 
-    /// Takes the next frame that may be sent now, with its lane; and the nanoseconds for which a
-    /// packet has waited for credits only.
+    /// Takes the next frame that may be sent now, with its lane. Also returns the nanoseconds for
+    /// which packets have waited although the link was free.
     pub(super) fn pop(
         &mut self,
         now: Time,
@@ -87,7 +87,7 @@ impl Egress {
         self.queues.iter().all(VecDeque::is_empty)
     }
 
-    /// Drops all frames, and resets the credits.
+    /// Drops all frames, and resets the credits. Returns the number of dropped frames.
     pub(super) fn clear(&mut self) -> usize {
         let lost = self.queues.iter().map(VecDeque::len).sum();
         *self = Self::default();

@@ -10,33 +10,34 @@ use std::sync::Arc;
 #[derive(Clone, Debug)]
 pub(super) struct Flight {
     pub(super) origin: PortContext,
-    /// The next end of a link.
+    /// The port that the frame is at or arrives at next.
     pub(super) to: End,
+    /// The links that it has crossed.
     pub(super) hops: u8,
-    /// It leaves by that end, over a wire to a node of another fabric.
+    /// Whether it leaves by that port, over a wire to a node of another fabric.
     pub(super) leaves: bool,
     pub(super) frame: Frame,
     /// The credits that it holds at its input port; copies share them.
     pub(super) hold: Option<Arc<Hold>>,
 }
 
-/// Credits of the end of a link.
+/// The credits that a frame holds at its input port.
 #[derive(Debug)]
 pub(super) struct Hold {
-    /// The port at the other end, which counts them.
+    /// The port that sent the frame. Its egress counts the credits.
     pub(super) from: End,
     pub(super) lane: u8,
     pub(super) bytes: u64,
 }
 
 impl Flight {
-    /// A frame at a port, after this many links.
+    /// A frame at a port; it has crossed `hops` links.
     pub(super) fn new(from: impl Into<PortContext>, hops: u8, frame: Frame) -> Self {
         let origin = from.into();
         Self { origin, to: origin.end, hops, leaves: false, frame, hold: None }
     }
 
-    /// The frame, to be sent by this hop of its present node.
+    /// Sets the output port and the VL that a switch chose for the frame.
     pub(super) fn via(mut self, hop: Hop) -> Self {
         self.to.port = hop.port;
         self.frame.set_lane(hop.vl);
@@ -50,7 +51,7 @@ impl Flight {
     }
 }
 
-/// The header fields that a switch reads; `None` if the frame has no header.
+/// The header fields that a switch reads; `None` if the frame has no valid LRH.
 pub(super) fn transit_of(frame: &Frame, in_port: u8) -> Option<Transit> {
     match frame {
         Frame::Message(message) => Some(Transit {

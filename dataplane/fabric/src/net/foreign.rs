@@ -1,7 +1,7 @@
-//! Foreign ports: ports of this net whose link leads, over a wire, to a node of another fabric.
+//! Foreign ports: ports of this net with a link, over a wire, to a node of another fabric.
 //!
-//! A net with foreign ports has no message bypass at any port: a wire carries packets, and a sender
-//! does not know where a path leads.
+//! A net with foreign ports has no message bypass at any port. A wire carries packets only, and a
+//! sender does not know whether a path leads to a wire.
 //!
 //! Captures and faults apply to a wire as to all links, in both directions.
 //!
@@ -19,7 +19,7 @@ use pollux_wire::packet::{Lnh, Lrh, Packet, RawPacket};
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Bytes that wait for a wire whose other end does not read, at most.
+/// Bytes that may wait for a wire whose other end does not read. Further packets are dropped.
 pub const WAITING_BYTES_MAX: usize = 64 << 20;
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -59,7 +59,7 @@ impl Net {
         Ok(())
     }
 
-    /// The other end of a wire was connected or lost. Waiting frames are dropped.
+    /// Sets whether the other end of a wire is connected. A change drops the waiting frames.
     pub fn set_foreign_up(&mut self, end: End, is_up: bool) {
         let Some(foreign) = self.foreign.get_mut(&end) else { return };
         if foreign.is_up != is_up {
@@ -83,7 +83,8 @@ impl Net {
         self.foreign.get(&end).is_some_and(|foreign| !foreign.waiting.is_empty())
     }
 
-    /// Handles bytes from a wire: a packet of the length in its header, and ignored bytes.
+    /// Handles bytes from a wire: one packet, with the length that its header has. Bytes after it
+    /// are ignored.
     pub fn receive_foreign(&mut self, now: Time, end: End, bytes: &[u8]) {
         if !self.foreign.get(&end).is_some_and(|foreign| foreign.is_up) {
             return;
@@ -148,8 +149,7 @@ mod tests {
 
     const END: End = End { node: 0, port: 2 };
 
-    /// A datagram of subnet management comes to the switch over its wire; says how many packets go
-    /// back.
+    /// Sends an SMP to the switch over its wire; returns the number of packets that come back.
     fn answers(net: &mut Net, method: Method) -> usize {
         let class = MgmtClass::SUBN_DIRECTED_ROUTE;
         let header = MadHeader::new(class, method, 5, LinearForwardingTable::ID);

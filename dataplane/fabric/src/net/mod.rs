@@ -1,27 +1,27 @@
 //! Packets through a subnet: over links, through switches and routers, to the adapters at its ends.
 //!
 //! A [`Net`] is a state machine without I/O: the caller passes the time and takes arrived frames.
-//! The nodes of its [`Subnet`] forward packets by their tables and count them; a change by subnet
-//! management applies from the next hop on. Packets have the bytes of the wire, with a VCRC per
-//! hop. Messages that bypass packets take the same path by the same tables, but nothing reads their
-//! bytes.
+//! The nodes of its [`Subnet`] forward packets by their tables and count them. When subnet
+//! management changes a table, the change applies from the next hop on. Packets have the bytes of
+//! the wire, with a VCRC per hop. Messages that bypass packets take the same path by the same
+//! tables, but no node on it reads their payload.
 //!
 //! ```text
-//!   adapter --Net::send--> cross: faults, latency, turns --> event --advance--> arrive, at a node
-//!                            ^                                                   |         |
-//!                            +---- relay: forwarded by the switch's tables <-----+         v
+//!   adapter --Net::send--> cross: arbitration, faults, latency --> event --advance--> arrive
+//!                            ^                                                        |    |
+//!                            +---- relay: forwarded by the switch's tables <----------+    v
 //!                                                        take: the adapter at the end <----+
 //! ```
 //!
-//! [`crate::Fabric::step`] of a running fabric calls `advance`; in the simulated world of the
-//! tests, the poll of a receiver does.
+//! In a running fabric, [`crate::Fabric::step`] calls `advance`. In the simulated world of the
+//! tests, the poll of a receiver calls it.
 //!
-//! Management datagrams for a node go to its agents, whether they came through the subnet without
-//! time or as packets. Datagrams that no agent handles wait in [`Net::poll_delivery`] for managers
-//! and programs at that port; the adapter there gets the rest ([`Net::give`]). `management` has the
-//! two forms, [`foreign`] the ports to other fabrics.
+//! Management datagrams for a node go to its agents. A datagram reaches the node either through
+//! [`Subnet::send`], which takes no time, or as a packet; `management` converts between the two
+//! forms. Datagrams that no agent handles wait in [`Net::poll_delivery`] for managers and programs
+//! at that port. The caller passes the rest to the adapter there ([`Net::give`]).
 //!
-//! [`shared_port`] has the adapters at the ports.
+//! [`foreign`] has the ports to other fabrics, and [`shared_port`] the adapters at the ports.
 
 pub mod agent_mad;
 mod arbiter;
@@ -59,9 +59,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 /// Callback for every packet on a link: its time, the end that sent it, and its bytes, LRH to VCRC.
 pub type Tap = Box<dyn FnMut(Time, End, &[u8]) + Send>;
 
-/// Delivered datagrams that wait to be taken, at most.
+/// Datagrams that may wait in [`Net::poll_delivery`]. Further ones are dropped.
 const DELIVERED_MAX: usize = 4096;
-/// Links that a frame may cross, so that a routing loop ends.
+/// Links that a frame may cross. The limit ends routing loops.
 const HOPS_MAX: u8 = 64;
 
 /// A subnet that carries data.
@@ -69,7 +69,7 @@ pub struct Net {
     subnet: Subnet,
     rng: SeededRng,
     wire: Wire,
-    /// Links with other properties than `wire`, by number.
+    /// The links whose properties differ from `wire`, by link number.
     wires: BTreeMap<u32, Wire>,
     tap: Option<Tap>,
     /// Events by time, and then in the order of scheduling.
@@ -77,21 +77,23 @@ pub struct Net {
     scheduled: u64,
     /// The last PSN of management packets.
     datagrams: u64,
-    /// Whether links have a rate; else sending takes no time.
+    /// Whether links have a rate; otherwise, sending takes no time.
     is_paced: bool,
     egress: BTreeMap<End, Egress>,
-    /// The arrival time of the last frame for each end of a link, without delayed ones.
+    /// The latest arrival time at each end of a link, without delays by faults. Later frames arrive
+    /// at this time or after it.
     latest: BTreeMap<End, Time>,
     adapters: BTreeMap<End, SharedPort>,
     /// Ports whose processes and wires may manage the subnet.
     managing: BTreeSet<End>,
     foreign: BTreeMap<End, Foreign>,
-    /// Whether subnets are joined: a bypass message has no header that a router could change.
+    /// Whether a node is a router. Messages then do not bypass packets, because a message has no
+    /// headers that a router could change.
     has_routers: bool,
     delivered: VecDeque<MadDelivery>,
-    /// Arrived frames that no adapter has taken.
+    /// The number of arrived frames that no adapter has taken.
     waiting: usize,
-    /// Counts changes that may concern ports or the message bypass.
+    /// Counts changes that may affect ports or the message bypass.
     epoch: u64,
 }
 
@@ -102,7 +104,7 @@ enum Event {
     Pump(End),
 }
 
-/// A management datagram at a port that no agent there answers.
+/// A management datagram that has arrived at a port and that no agent there answers.
 #[derive(Clone, Debug)]
 pub struct MadDelivery {
     pub at: End,
@@ -169,7 +171,8 @@ impl Net {
         self.find_packet_links();
     }
 
-    /// Finds the links with taps or faults, on which management datagrams must be packets.
+    /// Finds the links on which management datagrams must be packets: links with taps or faults,
+    /// links that are set to packets only, and links to other fabrics.
     fn find_packet_links(&mut self) {
         self.epoch += 1;
         let links = self.wires.iter().filter(|(_, wire)| needs_packets(wire));
@@ -181,14 +184,14 @@ impl Net {
         self.subnet.set_packet_links(PacketLinks { all, ends });
     }
 
-    /// Switches the rate model of links on or off: rates of their ports, VLs, credits and
-    /// arbitration. With it, messages are sent as packets. For simulations in virtual time.
+    /// Switches the rate model of links on or off, for simulations in virtual time. The model has
+    /// the rates of the ports, VLs, credits and arbitration. With it, messages are sent as packets.
     pub fn set_paced(&mut self, is_paced: bool) {
         self.is_paced = is_paced;
         self.epoch += 1;
     }
 
-    /// Unplugs the cable of a port, or plugs it in. Frames on that link are lost.
+    /// Unplugs the cable of a port, or plugs it in. Unplugging loses the frames on that link.
     pub fn set_cable(&mut self, end: End, is_in: bool) {
         self.subnet_mut().set_cable(end, is_in);
         let peer = self.subnet.topology().peer(end).map(|(peer, _)| peer);
@@ -231,7 +234,7 @@ impl Net {
         is_watched || !self.foreign.is_empty() || self.wires.values().any(needs_packets)
     }
 
-    /// The adapter at an end reports a packet that it dropped for its P_Key or Q_Key.
+    /// Records that the adapter at an end dropped a packet because of its P_Key or Q_Key.
     pub fn key_violation(&mut self, end: End, violation: &KeyViolation) {
         self.subnet.node_mut(end.node).key_violation(end.port, violation);
     }
@@ -251,9 +254,10 @@ impl Net {
         lid == info.lid || info.lid.covers(info.lmc, lid)
     }
 
-    /// Whether a process at a port may send a frame. The source must be a LID of its port, or the
-    /// permissive LID in a directed route (IBA 14.2.2). Without the grant, only Gets of subnet
-    /// management are allowed: responses and traps of the port come from its agent here.
+    /// Checks whether a process at a port may send a frame. The source must be a LID of its port,
+    /// or the permissive LID in a directed route (IBA 14.2.2). Without the management grant, a
+    /// process may send no SMPs other than Gets; responses and traps of the port come from its
+    /// agent in the net.
     pub(crate) fn check_process(&self, end: End, frame: &Frame) -> Result<(), NodeDrop> {
         let slid = frame.slid();
         let is_directed = slid == Lid::PERMISSIVE && frame.lane() == Lrh::VL_MANAGEMENT;
@@ -264,8 +268,8 @@ impl Net {
         frame.smp_method().is_none_or(is_allowed).then_some(()).ok_or(NodeDrop::NotManager)
     }
 
-    /// Whether a frame from a wire may enter. The agents of the nodes behind it may respond and
-    /// send traps; Sets need the grant.
+    /// Checks whether a frame from a wire may enter. Agents of the nodes behind the wire may
+    /// respond and send traps. Set and TrapRepress need the management grant.
     fn check_foreign(&self, end: End, frame: &Frame) -> Result<(), NodeDrop> {
         let sets = |method| matches!(method, Method::SET | Method::TRAP_REPRESS);
         let is_allowed = self.managing.contains(&end) || !frame.smp_method().is_some_and(sets);
@@ -294,15 +298,16 @@ impl Net {
         }
     }
 
-    /// Sends a management datagram from a port (0 at a switch), and handles its immediate effects.
+    /// Sends a management datagram from a port (0 at a switch), and handles the datagrams that
+    /// follow from it at once.
     pub fn send_datagram(&mut self, now: Time, from: End, datagram: Datagram) {
         self.count_management(&datagram);
         self.subnet.send(now, from, datagram);
         self.handle_departures(now, None);
     }
 
-    /// Subnet management may change ports. Other classes do not, so CM messages make no client read
-    /// its port again.
+    /// Increments the epoch for subnet management, which may change ports. Other classes do not
+    /// change them, so a CM message does not make clients read their ports again.
     fn count_management(&mut self, datagram: &Datagram) {
         self.epoch += u64::from(datagram.dest_qp == Qpn::SMI);
     }
@@ -375,7 +380,7 @@ impl Net {
                 node.drops.count(NodeDrop::PortState);
                 return;
             }
-            // Data on an armed link show that its other end is active (IBA 7.2.7).
+            // A data packet on an armed link shows that the other end is active (IBA 7.2.7).
             if port.info.port_state == PortState::ARMED {
                 port.info.port_state = PortState::ACTIVE;
                 self.epoch += 1;
@@ -409,8 +414,8 @@ impl Net {
         }
     }
 
-    /// Takes datagrams out of the subnet: those that leave as packets, and those that were
-    /// delivered. `cause` is the datagram that caused them, if it arrived as a frame.
+    /// Takes two kinds of datagrams out of the subnet: those that leave as packets, and those that
+    /// were delivered. `cause` is the datagram that caused them, if it arrived as a frame.
     fn handle_departures(&mut self, now: Time, mut cause: Option<MadDelivery>) {
         while let Some(Departure { from, hops, datagram }) = self.subnet.poll_departure() {
             let frame = self.packet(&datagram);
@@ -436,7 +441,7 @@ impl Net {
             self.epoch += 1;
         }
         if hops.iter().any(|hop| hop.port == 0) {
-            // Switches have no queue pairs for data, and management was handled before.
+            // Switches have no queue pairs for data, and `arrive` has handled management.
             self.count_drop(flight.to, NodeDrop::Unclaimed);
             hops.retain(|hop| hop.port > 0);
         }

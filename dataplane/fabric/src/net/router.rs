@@ -1,8 +1,9 @@
 //! Routers: packets between subnets, by destination GID (IBA 19.2.3).
 //!
-//! A router is an end node of each of its subnets. A packet to one of its ports with the GID of
-//! another subnet leaves by the port with the prefix of that GID, with LIDs of that subnet.
-//! Hardware would query the SA of that subnet for the LID; this router reads the nodes.
+//! A router is an end node of each of its subnets. When a packet to one of its ports has the GID of
+//! another subnet, the router sends it from the port that has the prefix of that GID, and sets the
+//! LIDs for that subnet. Hardware would query the SA of that subnet for the LID; this router reads
+//! the nodes.
 //!
 //! Limits: multicast does not cross routers, and a router forwards to its own subnets only, not to
 //! those behind another router.
@@ -18,7 +19,7 @@ use pollux_wire::mad::smp::NodeType;
 use pollux_wire::packet::{Grh, Lnh, Lrh, Packet, seal_hop};
 
 impl Net {
-    /// Whether a frame at a port has a GID of another subnet.
+    /// Whether the destination GID of a frame at a router is not a GID of its input port.
     pub(super) fn is_routed(&self, at: End, frame: &Frame) -> bool {
         let node = &self.subnet.nodes()[at.node as usize];
         let grh = is_router(node).then(|| grh_of(frame)).flatten();
@@ -64,7 +65,7 @@ impl Net {
         lrh.dlid = self.lid_of(grh.dgid).ok_or(NodeDrop::NoRoute)?;
         lrh.slid = port.info.lid;
         lrh.vl = port.lane(lrh.sl).ok_or(NodeDrop::NoLane)?;
-        // Neither header counts for the invariant CRC where they differ now (IBA 7.8.1).
+        // The invariant CRC excludes all fields changed here (IBA 7.8.1), so only the VCRC changes.
         bytes[..Lrh::LEN].copy_from_slice(&lrh.emit());
         bytes[Lrh::LEN..Lrh::LEN + Grh::LEN].copy_from_slice(&grh.emit());
         seal_hop(bytes);

@@ -1,7 +1,7 @@
-//! The adapters at the ports of a net. Several can share a port, each by a shared-port context.
+//! The adapters at the ports of a net. Several can share a port, each with a context of its own.
 //!
-//! The destination QPN names the context. Management and unknown QPNs are delivered to context 0.
-//! Multicast is delivered to every context; each adapter filters by its own attachments.
+//! The destination QPN of a frame contains the number of the context. Management is delivered to
+//! context 0. Multicast is delivered to every context; each adapter filters by its own attachments.
 
 use super::Net;
 use crate::node::NodeDrop;
@@ -11,10 +11,11 @@ use pollux_wire::address::Qpn;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-/// Arrived frames that wait for an adapter, at most. Further frames are dropped, as by an adapter
-/// that is too slow for its link.
+/// Arrived frames that may wait for an adapter. Further frames are dropped, as by an adapter that
+/// is too slow for its link.
 pub const ARRIVED_FRAMES_MAX: usize = 1 << 16;
-/// Their bytes, at most; a single frame may be larger. Bounds the cost of a stopped process.
+/// Bytes of the frames that wait for an adapter, at most; a single frame may be larger. The limit
+/// bounds the memory that a stopped process costs.
 pub const ARRIVED_BYTES_MAX: usize = 32 << 20;
 
 /// The location of an adapter: a port, and its shared-port context there.
@@ -58,7 +59,7 @@ impl Net {
         self.adapters.entry(at.end).or_default().entry(at.number).or_default()
     }
 
-    /// Removes the adapter of a context; frames that it has not taken are lost.
+    /// Removes the adapter of a context. Frames that it has not taken are lost.
     pub fn detach(&mut self, at: impl Into<PortContext>) {
         let at = at.into();
         let Some(contexts) = self.adapters.get_mut(&at.end) else { return };
@@ -69,7 +70,7 @@ impl Net {
         }
     }
 
-    /// A free context of a port other than 0; `None` if all are taken.
+    /// A free context of a port, other than context 0; `None` if all are taken.
     pub fn free_context(&self, end: End) -> Option<PortContext> {
         let is_taken =
             |number: &u8| self.adapters.get(&end).is_some_and(|at| at.contains_key(number));
@@ -92,7 +93,7 @@ impl Net {
         Some((from, frame))
     }
 
-    /// The number of arrived frames since the adapter attached, taken or not.
+    /// The number of frames that have arrived since the adapter attached, taken or not.
     pub fn arrivals(&self, at: impl Into<PortContext>) -> u64 {
         let at = at.into();
         let adapter = self.adapters.get(&at.end).and_then(|contexts| contexts.get(&at.number));
@@ -121,7 +122,7 @@ impl Net {
         self.enqueue(PortContext { end: to, number: context_of(dest_qp) }, origin, frame);
     }
 
-    /// Delivers a frame to all adapters at an end but its sender.
+    /// Delivers a frame to all adapters at an end except its sender.
     fn deliver_to_all(&mut self, to: End, origin: PortContext, frame: &Frame) {
         let contexts = self.adapters.get(&to).into_iter().flat_map(BTreeMap::keys);
         let contexts: Vec<PortContext> =
@@ -147,7 +148,8 @@ impl Net {
         self.count_drop(context.end, reason);
     }
 
-    /// Delivers a frame within its own port; returns whether it is for no other port.
+    /// Delivers a frame to contexts of its own port, if it is for them. Returns whether
+    /// no other port needs it.
     pub(super) fn loop_back(&mut self, from: PortContext, frame: &Frame) -> bool {
         if self.adapters.get(&from.end).is_none_or(|contexts| contexts.len() == 1) {
             return false;

@@ -1,4 +1,4 @@
-//! Messages between the management agents of a process and the server, by a socket of their own.
+//! Messages between the management agents of a process and the server, over a separate connection.
 //!
 //! ```text
 //! 0   kind 8 | SL or class 8 | path bits or class version 8 | whether there is a GRH 8
@@ -9,7 +9,7 @@
 //! 40  the MAD
 //! ```
 //!
-//! Words are in the machine's order: both ends are on one machine. Parsing is total.
+//! Integers are in native byte order: both ends are on one machine. Parsing accepts any bytes.
 
 use crate::net::agent_mad::{AgentGrh, AgentMad};
 use pollux_wire::address::{Gid, Lid, Qpn};
@@ -23,8 +23,9 @@ const HEAD: usize = 40;
 pub enum AgentMessage {
     /// Client: registers an agent.
     Register(AgentRegistration),
-    /// Server, to each `Register`: the agent's number, which its requests have in the upper half
-    /// of their TIDs. `None` if another agent of the port has one of the methods.
+    /// Server, in answer to `Register`: the agent's number, which must be the upper half of the
+    /// transaction IDs of its requests. `None` if another agent of the port has one of the methods,
+    /// or the client has too many agents.
     Registered(Option<u32>),
     Unregister {
         agent: u32,
@@ -38,7 +39,7 @@ pub struct AgentRegistration {
     /// The class; 0 for an agent that takes no requests.
     pub class: u8,
     pub version: u8,
-    /// The vendor, in classes that have one.
+    /// The vendor, in vendor classes with an OUI.
     pub oui: [u8; 3],
     /// A bit for each method.
     pub methods: u128,

@@ -1,9 +1,10 @@
-//! The management agents of a process at a port: what `/dev/infiniband/umadN` is to a program.
+//! The management agents of a process at a port, like those of a file of `/dev/infiniband/umadN`.
 //!
-//! A client opens a connection for its agents ([`AgentPort::open`]) and registers each with the
-//! classes and methods of the requests that it takes. The server delivers a response to the agent
-//! whose number is in the upper half of its TID, and a request to the agent that has registered for
-//! it, in whichever process at the port. A connection that ends takes its agents with it.
+//! A client opens a connection for its agents ([`AgentPort::open`]) and registers each agent with
+//! the class and the methods of the requests that it takes. Several processes can have agents at a
+//! port. The server delivers a response to the agent with the number in the upper half of the
+//! transaction ID, and a request to the agent that has registered for it. The end of a connection
+//! unregisters its agents.
 
 use super::address::PortAddress;
 use super::agent_message::AgentMessage;
@@ -20,9 +21,9 @@ pub struct AgentPort {
 }
 
 impl AgentPort {
-    /// Opens the port with this name, which other processes with this secret may have open, too.
-    /// A subnet manager (`is_sm`) sets IsSM in its capability mask until the end of the
-    /// connection, and is refused if the port has one.
+    /// Opens the port with this name. Other processes with this secret may have it open, too. For a
+    /// subnet manager (`is_sm`), the port has IsSM in its capability mask until the end of the
+    /// connection; the server refuses a second one.
     pub fn open(name: &str, secret: u64, is_sm: bool, clock: &Clock) -> Result<Self, OpenError> {
         let address = PortAddress::parse(name).ok_or_else(|| OpenError::Name(name.into()))?;
         let PortAddress { node, port, .. } = address.clone();
@@ -31,12 +32,12 @@ impl AgentPort {
         Ok(Self { socket })
     }
 
-    /// Sends a message. `AGAIN` if the server has not read the last ones.
+    /// Sends a message. `AGAIN` if the socket is full of messages that the server has not read.
     pub fn send(&self, message: &AgentMessage) -> Result<(), Errno> {
         self.socket.send_bytes(&message.emit())
     }
 
-    /// Ends the connection, whoever else holds this.
+    /// Shuts down the connection, also for other holders of a copy of the descriptor.
     pub fn end(&self) {
         self.socket.end();
     }

@@ -1,4 +1,5 @@
-//! Control messages between a client and the server, by the socket, each with up to one descriptor.
+//! Control messages between a client and the server, over the socket, each with up to one
+//! descriptor.
 //!
 //! ```text
 //! word 0   version 32 | kind 32
@@ -7,7 +8,7 @@
 //!      3 ...  a name or a reason, UTF-8
 //! ```
 //!
-//! Words are in the machine's order: both ends are on one machine. Parsing is total.
+//! Words are in native byte order: both ends are on one machine. Parsing accepts any bytes.
 
 /// The version of the protocol; both ends must have the same.
 pub const VERSION: u32 = 5;
@@ -15,27 +16,28 @@ pub const BYTES_MAX: usize = HEAD + TEXT_MAX;
 /// Bytes of a name or a reason, at most.
 pub const TEXT_MAX: usize = 512;
 const HEAD: usize = 24;
-/// The bits of a ring number that shares its word with a slot.
+/// The bits of a word for the ring number, if it shares the word with a slot.
 const RING: u64 = (1 << 48) - 1;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attach {
     /// The node's name or GUID.
     pub node: String,
-    /// The port; `None`: the first that has a cable.
+    /// The port; `None` for the first one with a cable.
     pub port: Option<u8>,
     pub context: u8,
     /// The common secret of the clients that share a port.
     pub secret: u64,
 }
 
-/// Attaches management agents to a port, which then use [another form](super::agent_message).
+/// Attaches management agents to a port. Their later messages have
+/// [another format](super::agent_message).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AttachAgents {
     pub node: String,
     pub port: Option<u8>,
     pub secret: u64,
-    /// Whether the port gets IsSM.
+    /// Whether the port gets IsSM in its capability mask.
     pub is_sm: bool,
 }
 
@@ -45,8 +47,8 @@ pub enum ControlMessage {
     Attach(Attach),
     /// Client: attaches management agents to a port.
     AttachAgents(AttachAgents),
-    /// The sender of a direct ring to its receiver, with a descriptor: the receiver may read this
-    /// segment; number 0 is the sender's table of leases.
+    /// The sender of a direct ring to its receiver, with a descriptor: the receiver may map this
+    /// segment. Number 0 is the sender's table of leases.
     Expose {
         ring: u64,
         /// The sender's number of the segment.
@@ -54,26 +56,27 @@ pub enum ControlMessage {
     },
     /// The sender of a direct ring to its receiver: the segment has no leases any more.
     Withdraw { ring: u64, segment: u32 },
-    /// The receiver of a direct ring to its sender: whether it has mapped the segment. Until then
-    /// the sender exposes no other segment.
+    /// The receiver of a direct ring to its sender: whether it has mapped the segment. Before this
+    /// answer, the sender exposes no other segment.
     Mapped { ring: u64, segment: u32, is_mapped: bool },
-    /// Wakes the other end: its ring has an entry.
+    /// Wakes the other end: the ring to it has an entry.
     Wake,
-    /// Server, before it announces a direct ring, with the client's end of the ring's wake socket.
+    /// Server, with the client's end of a direct ring's wake socket. It precedes [`Self::Sends`] or
+    /// [`Self::Receives`] of that ring.
     WakeSocket { ring: u64 },
     /// Server, to an adapter with the descriptor of the shared port page: the client is attached.
     Attached { client: u32 },
     /// Server: the client is refused.
     Refused { reason: String },
-    /// Server, with the descriptor of a ring: the client may send by it.
+    /// Server, with the descriptor of a direct ring: the client may send on it.
     Sends {
         ring: u64,
-        /// The route of its messages, as the bits of a head.
+        /// The route of its messages, as [`route_bits`](pollux_hca::head::route_bits).
         route: u64,
-        /// Its slot in the page.
+        /// The slot of its state in the shared port page.
         slot: u16,
     },
-    /// Server, with the descriptor of a ring: the client will receive by it.
+    /// Server, with the descriptor of a direct ring: the client will receive from it.
     Receives { ring: u64, route: u64 },
 }
 
@@ -92,7 +95,7 @@ impl ControlMessage {
             Self::Attached { client } => (5, u64::from(*client), 0, ""),
             Self::Refused { reason } => (6, 0, 0, reason.as_str()),
             Self::Sends { ring, route, slot } => {
-                // Rings are counted from 1, and a slot has sixteen bits.
+                // Ring numbers grow from 1, so 48 bits are enough; a slot has 16 bits.
                 (7, *ring & RING | u64::from(*slot) << RING.count_ones(), *route, "")
             }
             Self::Receives { ring, route } => (8, *ring, *route, ""),

@@ -1,8 +1,8 @@
 //! A direct ring: messages of one route from one client to another, without the server.
 //!
-//! Its segment has the ring and the sleep word of the receiver. Sender and receiver write to it,
-//! and can damage only the traffic between them. Its state and counters are in the
-//! [`port_page`](super::port_page) that the sender shares with the server.
+//! The memory segment of a ring has the entries and the sleep word of the receiver. Sender and
+//! receiver write to it, and can damage only the traffic between them. The state and the counters
+//! of the ring are in the [`port_page`](super::port_page) that the sender shares with the server.
 
 use super::exposure::Exposure;
 use super::port_page::{RingState, SLOTS};
@@ -22,11 +22,13 @@ use std::sync::atomic::Ordering;
 const PACKETS: usize = 0;
 const WORDS: usize = 1;
 
-/// Attempts without space after which messages are dropped, as a switch drops the head of a queue
-/// after its lifetime limit (IBA 18.2.5.4): a peer that does not receive must not block others.
+/// Attempts to send to a full ring after which messages are dropped, as a switch drops the head of
+/// a queue after its lifetime limit (IBA 18.2.5.4). A receiver that has stopped must not block the
+/// sender's traffic to others.
 const STALLS_MAX: u32 = 1 << 20;
 
-/// Packets or words that a sender can send between two reads of its counters by the server.
+/// The limit of packets, and of words, that a sender can have sent between two reads of its
+/// counters by the server. A higher count is false.
 const TRAFFIC_MAX: u64 = 1 << 40;
 
 fn bytes() -> usize {
@@ -47,19 +49,21 @@ fn open(fd: OwnedFd) -> Option<(SharedRing, Words)> {
     Some((SharedRing::open(ring).ok()?, sleep))
 }
 
+/// The server's side of a ring.
 pub(crate) struct Granted {
-    /// Its slot at its sender.
+    /// The slot of the ring's state in the sender's page.
     pub(crate) slot: usize,
     state: Words,
     counters: CounterReader,
     /// The last reading of packets and words.
     seen: [u64; 2],
-    /// The segment of a request to the receiver that has no answer yet.
+    /// The segment in the outstanding request to the receiver.
     asked: Option<u32>,
 }
 
 impl Granted {
-    /// A new ring in a slot of its sender, closed; and the descriptor of its memory.
+    /// Creates a ring, still closed, in a slot of its sender. Returns it with the descriptor of its
+    /// memory.
     pub(crate) fn create(slot: usize, ring_state: RingState) -> Result<(Self, OwnedFd), MapError> {
         let segment = Segment::create("pollux-direct", bytes())?;
         SharedRing::create(layout(&segment)?.0, SLOTS).expect("the segment is large enough");
@@ -103,7 +107,7 @@ impl Granted {
 pub(crate) struct DirectSender {
     pub(crate) number: u64,
     pub(crate) route: u64,
-    /// The server knows that the sender uses it.
+    /// Whether SWITCH was sent to the server.
     pub(crate) is_begun: bool,
     pub(crate) exposure: Exposure,
     state: Words,
@@ -158,7 +162,8 @@ impl DirectSender {
         self.count(sent, head, bytes as u64)
     }
 
-    /// The message carries the descriptor of the bytes; the bytes themselves are counted.
+    /// Sends a message that has the location of its payload as content. The counters get the length
+    /// of the payload.
     #[cold]
     fn send_leased(&mut self, head: &[u64], bytes: usize, mut fill: impl FnMut(&mut [u8])) -> bool {
         let mut descriptor = vec![0; bytes];
@@ -168,7 +173,8 @@ impl DirectSender {
         self.count(sent, head, leased)
     }
 
-    /// Counts a message; returns whether it was sent or dropped.
+    /// Counts a message that was sent. Returns whether it is done: sent, or dropped because the
+    /// ring was full too often.
     #[inline(always)]
     fn count(&mut self, sent: bool, head: &[u64], bytes: u64) -> bool {
         if !sent {
@@ -196,9 +202,9 @@ pub(crate) struct DirectReceiver {
     pub(crate) route: u64,
     pub(crate) peer_leases: PeerLeases,
     pub(crate) ring: RingReceiver,
-    /// Tells the sender that this process sleeps.
+    /// Shows the sender that this process sleeps.
     pub(crate) sleep: SleepWord,
-    /// Ends the sleep; without one, this process sleeps for a millisecond at most.
+    /// Ends the sleep. Without a wake socket, this process sleeps for a millisecond at most.
     pub(crate) wake_socket: Option<OwnedFd>,
 }
 
@@ -254,7 +260,7 @@ mod tests {
         assert!(!out.is_open(), "another ring in the same place");
     }
 
-    /// Nothing that the receiver can write to says whether the ring is open, or what went by it.
+    /// The receiver cannot write to the state and the counters of a ring.
     #[test]
     fn a_receiver_has_no_say_in_whether_a_ring_is_open() {
         let place = place();

@@ -2,7 +2,7 @@
 //! copied once.
 //!
 //! ```text
-//!               Expose, by way of the server               Mapped: yes
+//!               Expose, through the server                 Mapped: yes
 //!   by copy ------------------------------------> asked ----------------> by lease
 //!      ^                                            |                        |
 //!      |                 Mapped: no                 |        Withdraw        |
@@ -10,17 +10,19 @@
 //! ```
 //!
 //! The sender exposes a segment to the receiver at the first long message in it. A message is
-//! leased only when the receiver has mapped every segment that it needs, and copied otherwise. So a
-//! receiver never waits for a segment, and no process reads memory that was not leased by a ring to
-//! it. The receiver can read all of the segment until the ring ends.
+//! leased only if the receiver has mapped every segment that the message needs; otherwise, it is
+//! copied. So a receiver never waits for a segment, and a process reads only memory that the sender
+//! of one of its rings has leased to it. The receiver can read all of the segment until the ring
+//! ends.
 //!
-//! A sender has one request at a time, so the server can bound its control messages.
+//! A ring has one outstanding request at a time, so the server can bound the control messages of a
+//! sender.
 
 use super::shared_leases::{SEGMENTS_MAX, SharedLeases, TABLE};
 use pollux_verbs::LKey;
 use std::collections::BTreeSet;
 
-/// The state of one ring.
+/// The segments of one ring.
 #[derive(Debug, Default)]
 pub(crate) struct Exposure {
     mapped: BTreeSet<u32>,
@@ -31,11 +33,11 @@ pub(crate) struct Exposure {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reach {
-    /// The receiver copies it out of its sender's memory.
+    /// The receiver copies the message out of the sender's memory.
     Lease,
-    /// By copy; the receiver must map this segment first.
+    /// The sender writes the message into the ring, and asks the receiver to map this segment.
     Asks(u32),
-    /// The sender writes the bytes into the ring.
+    /// The sender writes the message into the ring.
     Copy,
 }
 
@@ -80,7 +82,7 @@ impl Exposure {
         }
     }
 
-    /// A segment without leases that is to be withdrawn now.
+    /// A mapped segment that has no leases any more and can be withdrawn now.
     pub(crate) fn find_stale(&mut self, leases: &SharedLeases) -> Option<u32> {
         if self.asked.is_some() {
             return None;
@@ -89,7 +91,7 @@ impl Exposure {
         self.mapped.iter().copied().find(|segment| !leases.has(*segment))
     }
 
-    /// Withdraw was sent for a segment.
+    /// Records that Withdraw was sent for a segment.
     pub(crate) fn record_withdrawal(&mut self, segment: u32) {
         self.mapped.remove(&segment);
         self.asked = Some(segment);

@@ -14,27 +14,28 @@
 use crate::net::bypass::BypassPath;
 use std::collections::BTreeMap;
 
-/// Rings that a client may send by, and as many to receive by. If a receiver has all of them, the
-/// sender with most of its rings loses one to a new sender.
+/// Direct rings of a client in each direction. If a receiver has this many, a new sender gets a
+/// ring at the expense of the sender that has most of the receiver's rings.
 pub const DIRECT_RINGS_MAX: usize = 64;
 
-/// Counter readings, about a second apart, until a ring that is taken back is ended.
+/// Counter readings, about a second apart, for which the server waits for the sender to close a
+/// ring that is taken back.
 const CLOSING_READINGS_MAX: u32 = 2;
 
 #[derive(Clone, Debug)]
 pub struct Grant {
     pub from: u32,
     pub to: u32,
-    /// The route of its messages, as the bits of a head.
+    /// The route of its messages, as [`route_bits`](pollux_hca::head::route_bits).
     pub route: u64,
     pub path: BypassPath,
-    /// The receiver polls it.
+    /// Whether the receiver polls it.
     pub is_open: bool,
-    /// It was taken back from the sender.
+    /// Whether it was taken back from the sender.
     is_closing: bool,
-    /// Counter readings since then.
+    /// Counter readings since it was taken back.
     closing_readings: u32,
-    /// Packets in the last readings, with decreasing weight.
+    /// The packets of recent readings; older readings have less weight.
     used: u64,
     /// How often its counters were read.
     readings: u32,
@@ -43,7 +44,7 @@ pub struct Grant {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RingDecision {
     Yes,
-    /// The client has one for the route, or no slot is free now.
+    /// The client has a ring for the route, needs none, or no slot is free now.
     No,
     /// A slot will be free when this ring has ended.
     TakeBack(u64),
@@ -80,7 +81,7 @@ impl Grants {
         self.least_used(|grant| grant.to == to && senders.get(&grant.from).copied() == most)
     }
 
-    /// The ring to be taken back: none that is new, and one at a time.
+    /// The ring to take back. A new ring is not taken back, and only one ring at a time.
     fn least_used(&self, is: impl Fn(&Grant) -> bool) -> RingDecision {
         let mut rings = self.rings.iter().filter(|(_, grant)| is(grant));
         if rings.clone().any(|(_, grant)| grant.is_closing) {
@@ -106,7 +107,7 @@ impl Grants {
         self.rings.get(&number)
     }
 
-    /// Opens a ring that its sender starts to use; returns its receiver, once.
+    /// Opens a ring that its sender starts to use. The first call returns the receiver.
     pub fn begin(&mut self, from: u32, number: u64) -> Option<u32> {
         let grant = self.rings.get_mut(&number)?;
         let begins = grant.from == from && !grant.is_open;
@@ -126,7 +127,7 @@ impl Grants {
         Some(grant)
     }
 
-    /// Counts a reading of all rings; returns those that are overdue to be closed by their senders.
+    /// Counts a reading of all rings. Returns those that their senders have not closed in time.
     pub fn overdue(&mut self) -> Vec<u64> {
         for grant in self.rings.values_mut().filter(|grant| grant.is_closing) {
             grant.closing_readings += 1;
@@ -137,7 +138,7 @@ impl Grants {
     /// Records the packets since the last reading.
     pub fn record_traffic(&mut self, number: u64, packets: u64) {
         if let Some(grant) = self.rings.get_mut(&number) {
-            // The sender writes the count, and may write anything.
+            // The sender writes the counter and may write any value, so saturate.
             grant.used = (grant.used / 2).saturating_add(packets);
             grant.readings = grant.readings.saturating_add(1);
         }
@@ -194,7 +195,8 @@ mod tests {
         assert_eq!(grants.may(3, 2, 0), RingDecision::TakeBack(1));
     }
 
-    /// One sender has all rings of a receiver and keeps them busy; the others get their share.
+    /// One sender has nearly all rings of a receiver and keeps them busy. A third one still gets a
+    /// ring.
     #[test]
     fn a_receiver_makes_room_at_the_cost_of_the_sender_that_has_most() {
         let (mut grants, path) = (Grants::default(), BypassPath::default());

@@ -8,8 +8,8 @@
 //!                                              lost <--- if it ends with its server
 //! ```
 //!
-//! Sockets are not read in every turn, since that is a system call. Only [`ProcessLink::open`]
-//! waits.
+//! The link does not read its socket in every turn, because that is a system call. Only
+//! [`ProcessLink::open`] waits.
 
 use super::address::PortAddress;
 use super::control_message::{Attach, ControlMessage};
@@ -70,10 +70,10 @@ pub struct ProcessLink {
     state: State,
     ends_with_server: bool,
     turns: u32,
-    /// Buffer for an entry that wraps around in a ring and must be contiguous.
+    /// A contiguous copy of an entry that wraps around in its ring.
     buffer: Vec<u8>,
-    /// Dropped after the state, because it is declared after it: the server has freed the context
-    /// before another adapter takes it.
+    /// Declared after `state`, so that it is dropped after it: the connection has ended before
+    /// another adapter takes the index.
     vhca_index: VhcaIndex,
 }
 
@@ -90,8 +90,8 @@ pub fn open(name: &str, clock: Clock) -> Result<SoftDevice<ProcessLink>, OpenErr
     Ok(in_context(name, ProcessLink::open(address, clock)?))
 }
 
-/// Opens a port that other processes with this secret may have open, too. Management datagrams are
-/// for the first of them.
+/// Opens a port that other processes with this secret may have open, too. The process with vHCA
+/// index 0, which is usually the first one, gets the management datagrams.
 pub fn open_in_group(
     name: &str,
     clock: &Clock,
@@ -114,7 +114,7 @@ fn in_context(name: &str, mut link: ProcessLink) -> SoftDevice<ProcessLink> {
     SoftDevice::new(name, adapter, link)
 }
 
-/// A port without a fabric.
+/// The state of a port without a fabric.
 fn down_port() -> Port {
     let none = Port::active(Default::default(), Default::default());
     Port { state: PortState::DOWN, ..none }
@@ -152,7 +152,7 @@ impl ProcessLink {
         Ok(link)
     }
 
-    /// In a child of fork(2): leaves the session to the parent. Nothing is written to the memory
+    /// In a child of fork(2): leaves the session to the parent, and writes nothing to the memory
     /// that the parent shares with the fabric.
     pub fn leave_to_parent(&mut self) {
         match std::mem::replace(&mut self.state, State::Disconnected) {
@@ -162,8 +162,8 @@ impl ProcessLink {
         }
     }
 
-    /// From now on, the end of the server is that of this link ([`Link::is_lost`]). Otherwise the
-    /// link attaches to the next server at its path.
+    /// Makes the link lost when the server ends ([`Link::is_lost`]). Without this call, the link
+    /// attaches to the next server at its path.
     pub fn end_with_server(&mut self) {
         self.ends_with_server = true;
     }
@@ -222,8 +222,8 @@ impl ProcessLink {
     }
 }
 
-/// Connects to the server of a port and sends it `message`, to attach. Returns the connection, and
-/// the descriptor of its answer.
+/// Connects to the server of a port, sends it `message`, and waits for the answer. Returns the
+/// connection and the descriptor in the answer.
 pub(super) fn attach(
     address: &PortAddress,
     message: &ControlMessage,
@@ -286,7 +286,7 @@ fn refused(error: OpenError) -> VerbsError {
     VerbsError::System { verb: OPEN_SHARED, errno: errno.raw_os_error(), advice: error.to_string() }
 }
 
-/// Waits until one of these is readable, or for a moment.
+/// Waits until one of these is readable, for 10 ms at most.
 fn wait(fds: &mut [PollFd<'_>]) {
     let soon = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
     // The caller polls in any case.
@@ -304,7 +304,7 @@ impl FrameSink for ProcessLink {
     fn send_packet(&mut self, bytes: &[u8]) -> bool {
         match &mut self.state {
             State::Attached(session) => session.send_packet(bytes),
-            // Without a cable the frame is lost.
+            // Without a session the link is down, so the frame is lost.
             _ => true,
         }
     }
@@ -464,7 +464,8 @@ mod tests {
         let (path, listener, waiting) = full_server("full");
         let steps = Arc::new(Mutex::new(0));
         let seen = Arc::clone(&steps);
-        // Every reading of the clock is a second later; at the third the server accepts clients.
+        // Every reading of the clock is a second later. At the third reading, the server accepts
+        // the waiting clients.
         let clock: Clock = Arc::new(move || {
             let mut steps = seen.lock().unwrap();
             *steps += 1;

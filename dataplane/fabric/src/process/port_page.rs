@@ -1,23 +1,24 @@
-//! The memory that a client shares with its server: the state of the port, and a ring each way.
+//! The memory that a client shares with the server: the state of the port, and a ring in each
+//! direction.
 //!
 //! ```text
 //! line 0   word 0   counts changes of the port; the server writes
 //!               1   whether the message bypass is off; the server writes
-//!               2   whether the server sleeps, and is to be woken by the socket; the end that
-//!                   wakes it writes 0
-//!               3   the same of the client
-//! then     the port, as a cell; the server writes
-//!          the ring up, the ring down
-//!          for each direct ring that the client sends by, a line each:
+//!               2   whether the server sleeps and must be woken by the socket; the server writes
+//!                   1, and the client that wakes it writes 0
+//!               3   the same for the client
+//! then     the state of the port, in a seqlock cell; the server writes
+//!          the ring up (to the server), the ring down (to the client)
+//!          two lines for each slot of a direct ring that the client sends on:
 //!            the ring's number while it may be used, else 0; the server writes
-//!            packets sent, or replaced by messages, and their words of four bytes
+//!            packets that messages replaced, and their words of four bytes; the client writes
 //! ```
 //!
-//! The state of direct rings is here and not in the ring's own segment, so that its receiver cannot
-//! change it.
+//! The state of a direct ring is in this page and not in the ring's own segment, so that the
+//! receiver of the ring cannot change it.
 //!
-//! The server reads only the ring up, entry by entry, and the head of the ring down; a client can
-//! only damage its own traffic.
+//! A client can damage only its own traffic: the server reads only the client's sleep word, the
+//! entries of the ring up, the counters of direct rings, and the read position of the ring down.
 
 use super::PAGE_BYTES_MAX;
 use super::grants::DIRECT_RINGS_MAX;
@@ -34,7 +35,7 @@ use pollux_wire::units::Mtu;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{Ordering, fence};
 
-/// Slots of a ring: a burst, and no more than the caches hold.
+/// Slots of a ring: enough for a burst, and few enough to stay in the caches.
 pub(crate) const SLOTS: usize = 1024;
 const _: () = assert!(SLOTS >= LONG_SLOTS_MAX);
 
@@ -47,7 +48,7 @@ const PKEYS: usize = 32;
 const GIDS: usize = 32;
 const PORT_WORDS: usize = 2 + PKEYS / 4 + GIDS * 2;
 
-/// A port as words: numbers, P_Keys four to a word, GIDs two words each.
+/// A port as words: two words of numbers, then P_Keys (four in a word), then GIDs (two words each).
 type PortWords = [u64; PORT_WORDS];
 
 fn words_of(port: &Port) -> PortWords {
@@ -113,7 +114,8 @@ struct Layout {
 
 fn bytes() -> usize {
     let ring = SharedRing::words(SLOTS).expect("a power of two");
-    // Each part is rounded up to lines.
+    // The state and the counters of a direct ring take a line each. Three lines are for rounding up
+    // the other parts to lines.
     let rings = 2 * DIRECT_RINGS_MAX * LINE_WORDS;
     (LINE_WORDS + words_needed::<PortWords>() + 2 * ring + 3 * LINE_WORDS + rings) * 8
 }
@@ -139,7 +141,7 @@ pub(crate) struct ServerPage {
     written: PortWords,
     pub(crate) up: RingReceiver,
     pub(crate) down: RingSender,
-    /// Of the rings that the client sends by.
+    /// The slots of the direct rings that the client sends on.
     pub(crate) rings: Vec<RingState>,
 }
 
@@ -167,7 +169,7 @@ impl ServerPage {
         }
         self.written = words;
         self.port.write(&words);
-        // Release: a reader of the new number also reads the new port.
+        // Release: a client that reads the new count also reads the new port.
         self.line.as_slice()[EPOCH].fetch_add(1, Ordering::Release);
     }
 
@@ -179,18 +181,18 @@ impl ServerPage {
         set_sleeps(&self.line, SERVER_SLEEPS, sleeps);
     }
 
-    /// Whether the client must be woken for a new entry of the ring down: true once for each sleep.
+    /// Whether the client must be woken for a new entry of the ring down. True once for each sleep.
     pub(crate) fn takes_waking(&self) -> bool {
         takes_waking(&self.line, CLIENT_SLEEPS)
     }
 }
 
-/// Sets whether one side sleeps. Before it sleeps, it must poll its ring once more: entries that
-/// the other side sent before it saw this are there by then.
+/// Sets whether one side sleeps. After this call and before it sleeps, that side must poll its ring
+/// once more: the poll finds every entry of a sender that did not see the store.
 fn set_sleeps(line: &Words, word: usize, sleeps: bool) {
     line.as_slice()[word].store(sleeps.into(), Ordering::Relaxed);
-    // Pairs with the fence of `takes_waking`: either the load there sees this store, or the poll
-    // here sees the entry.
+    // Pairs with the fence of `takes_waking`: either the load there sees this store, or the next
+    // poll of this side sees the entry.
     fence(Ordering::SeqCst);
 }
 
@@ -227,7 +229,7 @@ impl ClientPage {
         if epoch == self.seen {
             return None;
         }
-        // While the server writes, the next call reads the port.
+        // If the server is writing now, the next call reads the port.
         let words = self.port.try_read()?;
         self.seen = epoch;
         Some(port_of(&words))
@@ -238,7 +240,7 @@ impl ClientPage {
         self.line.as_slice()[WANTS_PACKETS].load(Ordering::Relaxed) != 0
     }
 
-    /// Whether the server must be woken for a new entry of the ring up: true once for each sleep.
+    /// Whether the server must be woken for a new entry of the ring up. True once for each sleep.
     pub(crate) fn takes_waking(&self) -> bool {
         takes_waking(&self.line, SERVER_SLEEPS)
     }

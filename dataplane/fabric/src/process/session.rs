@@ -1,13 +1,13 @@
 //! A client at its port: the ring of each sent message, and the order of received messages.
 //!
-//! Rings are polled in turn, the server's ring like the direct ones, and each may deliver several
-//! entries in its turn: so no sender, however fast, blocks the others or the server. Messages stay
-//! in order: a sender that returns from a direct ring to the server's ring has written CLOSED
-//! before, so the server's ring has CLOSE before later messages; CLOSE takes the rest of the direct
-//! ring.
+//! The client polls its rings in turn, the server's ring and the direct ones, and takes a limited
+//! number of entries per turn. So a fast sender does not block other senders or the server.
+//! Messages stay in order: a sender that returns from a direct ring to the server's ring first
+//! writes CLOSED, so the receiver gets CLOSE before later messages from the server. At CLOSE, it
+//! first takes the remaining entries of the direct ring.
 //!
-//! No entry waits in a ring: an invalid message, such as one in memory that is not mapped, is
-//! dropped. Senders lease only segments that are mapped ([`exposure`]).
+//! No entry waits in a ring: an invalid message, for example in memory that is not mapped, is
+//! dropped. Senders lease only segments that the receiver has mapped ([`exposure`]).
 //!
 //! [`exposure`]: super::exposure
 
@@ -34,13 +34,13 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Entries that a ring may deliver in a row while others wait.
+/// Entries that a ring may deliver in a row while other rings wait.
 const IN_A_ROW: u32 = 16;
 
-/// The longest sleep of a client that some sender cannot wake.
+/// The longest sleep of a client if a sender cannot wake it.
 const NAP_MAX: Duration = Duration::from_millis(1);
 
-/// The server has ended, or sent an invalid message.
+/// The error when the server has ended, or sent an invalid message.
 #[derive(Debug)]
 pub(super) struct Lost;
 
@@ -52,31 +52,32 @@ pub(super) struct Session {
     /// The last used sender.
     sender_last: usize,
     receivers: Vec<DirectReceiver>,
-    /// The ring of this turn: an index of `receivers`, or, beyond them, the server's ring.
+    /// The ring of this turn: an index of `receivers`; the length of `receivers` is the server's
+    /// ring.
     turn: usize,
     turn_left: u32,
-    /// Rings without OPEN so far.
+    /// Rings that wait for their OPEN.
     announced: BTreeMap<u64, DirectReceiver>,
-    /// Answers to the senders of rings that the socket had no space for: one for each ring.
+    /// Answers to the senders of rings that are not sent yet, at most one for each ring.
     answers: VecDeque<ControlMessage>,
-    /// The server has announced a control message at the socket.
+    /// Whether the server has announced a control message at the socket.
     is_notified: bool,
     wake_set: Arc<WakeSet>,
     /// The last received wake socket, for the next announced ring.
     new_wake_socket: Option<(u64, OwnedFd)>,
-    /// Senders must wake this client.
+    /// Whether senders must wake this client.
     is_asleep: bool,
     sleep_rate: SleepRate,
     /// Whether all senders can wake this client.
     is_woken: bool,
-    /// The descriptor has ended this sleep at least once.
+    /// Whether the descriptor has ended this sleep at least once.
     has_slept: bool,
 }
 
 enum Path<'a> {
     Direct(&'a mut DirectSender),
     Server,
-    /// None now: an entry for the server must precede, and its ring is full.
+    /// No path now: SWITCH or CLOSED must precede the message, and the server's ring is full.
     Full,
 }
 
@@ -161,8 +162,8 @@ impl Session {
         wake(&self.page, &self.socket);
     }
 
-    /// Whether the receiver of a message with this head can copy it out of the regions of these
-    /// keys. If not, the next segment that it needs is exposed to it.
+    /// Whether the receiver of a message with this head can copy the payload out of the regions
+    /// with these keys. If not, exposes the next segment that the receiver needs.
     pub(super) fn can_lease(
         &mut self,
         head: [u64; 2],
@@ -195,7 +196,8 @@ impl Session {
         }
     }
 
-    /// The ring for a message. Management uses the server's, where the agents of its port are.
+    /// The ring for a message. Management uses the server's ring, because the agents of the port
+    /// are at the server.
     #[inline(always)]
     fn path(&mut self, head: &[u64]) -> Path<'_> {
         if is_management(head[0]) {
@@ -223,7 +225,7 @@ impl Session {
             return Path::Direct(&mut self.senders[at]);
         }
         if !send_entry(&mut self.page, &self.socket, what, number) {
-            // The server must get this entry before any other, even if there is space now.
+            // The server must get this entry before later messages, so they wait, too.
             return Path::Full;
         }
         if !is_open {
@@ -238,7 +240,7 @@ impl Session {
 
     // ---------------------------------------------------------------- sleeping
 
-    /// Makes senders wake this client, until the next entry arrives. The client polls once more
+    /// Makes senders wake this client, until the next entry arrives. The client must poll once more
     /// before it sleeps.
     #[cold]
     pub(super) fn fall_asleep(&mut self, now: Time) {
@@ -249,20 +251,22 @@ impl Session {
             needs_barrier |= from.sleep.ask_for_fence(asks);
             from.sleep.fall_asleep();
         }
-        // This has a fence.
+        // This has the fence that a sleep without a barrier needs.
         self.page.set_sleeps(true);
         (self.is_asleep, self.has_slept) = (true, false);
         let is_seen = !needs_barrier || barrier();
         if !is_seen {
-            // The next sleep must ask again.
+            // Without the barrier, senders may not have seen the request for fences. Resetting it
+            // makes the next sleep need the barrier again.
             self.receivers.iter_mut().for_each(|from| _ = from.sleep.ask_for_fence(false));
         }
         self.is_woken = is_seen && self.receivers.iter().all(|from| from.wake_socket.is_some());
     }
 
-    /// Called when the descriptor has ended a sleep; the client polls next. If it finds no entry,
-    /// the notification was late (of a preempted sender) or hostile, and the next call takes it.
-    /// Why not the first: most notifications have an entry, and this saves a system call.
+    /// Must be called when the descriptor has ended a sleep; the client polls next. If the client
+    /// finds no entry, the notification was late (the sender was preempted) or hostile, and the
+    /// next call takes it. Why not the first call: most notifications have an entry, so this saves
+    /// a system call.
     pub(super) fn handle_wake_up(&mut self) {
         if std::mem::replace(&mut self.has_slept, true) {
             self.take_notifications();
@@ -298,7 +302,7 @@ impl Session {
 
     #[inline]
     pub(super) fn receive(&mut self, now: Time, adapter: &mut Adapter, buf: &mut Vec<u8>) -> bool {
-        // Every ring once, and the server's.
+        // Every direct ring once, and the server's ring.
         for _ in 0..=self.receivers.len() {
             if self.turn_left == 0 {
                 self.turn = if self.turn < self.receivers.len() { self.turn + 1 } else { 0 };
@@ -343,17 +347,19 @@ impl Session {
 
     fn open_receiver(&mut self, number: u64) {
         if !self.announced.contains_key(&number) {
-            // The announcement precedes OPEN. If the server is lost, the next read reports it.
+            // The announcement is at the socket, sent before OPEN. If the server is lost, the next
+            // read reports it.
             let _ = self.read_socket();
         }
         self.receivers.extend(self.announced.remove(&number));
     }
 
-    /// Removes a ring after its present entries.
+    /// Receives the remaining entries of a ring, and removes it.
     fn close_receiver(&mut self, number: u64, now: Time, adapter: &mut Adapter, buf: &mut Vec<u8>) {
         let at = self.receivers.iter().position(|from| from.number == number);
         if at.is_none() && !self.announced.contains_key(&number) {
-            // The announcement precedes CLOSE, and would have no end if it was read after.
+            // The announcement was sent before CLOSE. Read it now: if it were read after CLOSE, the
+            // ring would stay in `announced` for good.
             let _ = self.read_socket();
         }
         self.announced.remove(&number);
@@ -388,7 +394,7 @@ impl Session {
             }
             self.answers.pop_front();
         }
-        // A ring that the server has closed ends also without traffic.
+        // A ring that the server has closed must end even if its sender has nothing to send.
         for at in (0..self.senders.len()).rev() {
             let out = &self.senders[at];
             if !out.is_open() && send_entry(&mut self.page, &self.socket, tag::CLOSED, out.number) {
@@ -414,7 +420,8 @@ impl Session {
                 self.announced
                     .extend(DirectReceiver::open(fd, ring, route, wake).map(|from| (ring, from)));
             }
-            // The server ends a sleep once: the next sleep must be announced again.
+            // The server wakes a client once for each sleep. Reading Wake ends the sleep, so that
+            // the next sleep sets the word in the page again.
             (ControlMessage::Wake, _) => self.wake_up(),
             (ControlMessage::WakeSocket { ring }, Some(fd)) => {
                 self.new_wake_socket = Some((ring, fd));
@@ -455,11 +462,11 @@ fn send_entry(page: &mut ClientPage, socket: &Socket, what: u8, number: u64) -> 
     sent
 }
 
-/// Wakes the server if it sleeps: the ring up has an entry.
+/// Wakes the server for an entry in the ring up, if it sleeps.
 #[inline]
 fn wake(page: &ClientPage, socket: &Socket) {
     if page.takes_waking() {
-        // A full socket wakes the server as well.
+        // If the socket is full, its other messages wake the server.
         let _ = socket.send(&ControlMessage::Wake, None);
     }
 }
@@ -489,7 +496,7 @@ fn deliver(
     buf: &mut Vec<u8>,
 ) {
     if !adapter.receive_fast(now, entry) {
-        // Management datagrams use the server, where the agents are, and no direct ring.
+        // Management datagrams must come from the server, because the agents are there.
         let is_misplaced = leases.is_some() && is_management(entry.first_words()[0]);
         let leases = leases.map(|peer_leases| peer_leases as &dyn LeasedMemory);
         let arrival = Arrival::of_entry(entry, leases, buf).filter(|_| !is_misplaced);
@@ -520,7 +527,7 @@ mod tests {
     use std::sync::mpsc::{self, TryRecvError};
 
     const QKEY: QKey = QKey(0x1234);
-    /// Partitions that the victim is a full member of; the sender is one of the first only.
+    /// Partitions that the victim is a full member of. The sender is a member of the first only.
     const PARTITIONS: [PKey; 2] = [PKey(0x8001), PKey(0x8002)];
     const LID: u64 = 2;
 
@@ -633,8 +640,8 @@ mod tests {
         all[ring + 32..].iter().skip(2).step_by(16).take(SLOTS)
     }
 
-    /// The server wakes a client once for each sleep: an entry after the notification was taken
-    /// must not wait for another one.
+    /// The server wakes a client once for each sleep. Once the notification is taken, the client
+    /// must not count as asleep: a later entry would not wake it.
     #[test]
     fn a_notification_of_the_server_ends_a_sleep_for_any_reader() {
         let (mut session, mut page, server) = session("notified");
@@ -648,7 +655,7 @@ mod tests {
         assert!(session.page.changed_port().is_some() && page.takes_waking());
     }
 
-    /// A sender notifies after the receiver has begun its next sleep, and has no new entry.
+    /// A sender notifies late, without a new entry, after the receiver has begun its next sleep.
     #[test]
     fn a_notification_without_an_entry_does_not_end_sleeps_forever() {
         let (mut session, _page, _server) = session("late");
@@ -692,7 +699,7 @@ mod tests {
         let (going_on, is_over) = mpsc::channel::<()>();
         let (mut sent, mut taken, mut under_other, mut refused) = (0, 0, 0, 0);
         std::thread::scope(|scope| {
-            // Ends with this scope, also by a panic.
+            // Dropped at the end of this scope, also by a panic: that ends the thread.
             let _going_on = going_on;
             scope.spawn(move || {
                 while is_over.try_recv() == Err(TryRecvError::Empty) {
@@ -701,7 +708,7 @@ mod tests {
                     }
                 }
             });
-            // Until the sender's changes have met enough entries before, and enough after the look.
+            // Until the changes have come before the check often enough, and after it often enough.
             while taken < EACH || refused < EACH {
                 assert!(sender.send_bytes(&granted, b"four"));
                 assert!(session.receive(Time::START, &mut victim.adapter, &mut Vec::new()));
@@ -733,7 +740,7 @@ mod tests {
         while session.receive(Time::START, &mut victim.adapter, &mut Vec::new()) {}
         session.read_socket().unwrap();
         assert!(session.receivers.is_empty() && session.announced.is_empty());
-        // The wake socket of a ring that was never announced is replaced by the next.
+        // The wake socket of a ring that was never announced stays until the next one replaces it.
         assert_eq!(session.new_wake_socket.as_ref().map(|(ring, _)| *ring), Some(3));
     }
 
@@ -769,7 +776,7 @@ mod tests {
             assert!(polls <= 4 * IN_A_ROW + 4, "the server's ring has no turn");
             assert!(session.receive(Time::START, &mut victim.adapter, &mut Vec::new()));
             for sender in &mut senders {
-                // Without buf it is full, as it shall be.
+                // `false` means that the ring is full, which the test needs.
                 let _ = sender.send_bytes(&head, b"four");
             }
         }

@@ -1,16 +1,17 @@
 //! Leases for peers in other processes: the contents of a
 //! [`LeaseTable`](pollux_hca::LeaseTable) as a table in shared memory.
 //!
-//! Only the owner of the memory can write the table. Leased memory is in segments of its own
+//! Only the owner of the memory can write to the table. Leased memory is in segments of its own
 //! ([`Memory::shared`]). A peer gets the descriptors of the table and of a segment only for a ring
-//! by which the owner sends to it (see `exposure`).
+//! that the owner uses to send to it (see `exposure`).
 //!
 //! ```text
-//! words 0 .. 1023    how often queue pairs revoked their leases, by number modulo 1024
+//! words 0 .. 1023    how often queue pairs revoked their leases, by QPN modulo 1024
 //! then, by index of the region:
 //!   word 0   the lease: number of the grant 32 | key 32; 0: none
-//!        1   number of its segment
-//!        2   address that its owner has it at
+//!        1   number of the region's segment
+//!        2   address of the region in the process of its owner
+//!        3   -
 //! ```
 
 use super::PAGE_BYTES_MAX;
@@ -28,15 +29,16 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Regions that can be leased, by their index in the adapter's table; others are copied.
+/// Regions that can be leased, by their index in the adapter's table. Messages in regions with a
+/// higher index are copied.
 const REGIONS: usize = 4096;
 const REGION_WORDS: usize = 4;
 const TABLE_BYTES: usize = (EPOCHS + REGIONS * REGION_WORDS) * 8;
 
-/// Segments that a client can lease at a time, and that a receiver maps for one ring; messages in
-/// others are copied.
+/// Segments that a client can lease at a time, and that a receiver maps for one ring. Messages in
+/// other segments are copied.
 pub const SEGMENTS_MAX: usize = 64;
-/// Bytes that a receiver maps for one ring.
+/// Bytes that a receiver maps for one ring, at most.
 const RING_BYTES_MAX: usize = 1 << 37;
 /// The segment number of the table itself.
 pub const TABLE: u32 = 0;
@@ -142,7 +144,8 @@ fn entry_of(key: LKey) -> Option<usize> {
     (region < REGIONS).then(|| EPOCHS + region * REGION_WORDS)
 }
 
-/// The segments of the sender that the receiver of a ring has mapped, until the ring ends.
+/// The segments of a ring's sender that the receiver has mapped. They stay mapped until the ring
+/// ends.
 #[derive(Debug, Default)]
 pub(crate) struct PeerLeases {
     table: Option<PeerWords>,
@@ -197,7 +200,7 @@ impl LeasedMemory for PeerLeases {
     }
 
     fn qp_lease(&self, qpn: Qpn) -> QpLease {
-        // Without a table no region is found, and nothing is copied.
+        // Without a table, `region` returns `None`, so nothing is copied under epoch 0.
         let reader = self.lease(qpn.0 as usize % EPOCHS);
         QpLease { qpn, epoch: reader.map_or(0, |reader| reader.now() as u32) }
     }
@@ -248,7 +251,7 @@ mod tests {
         leases.end(keys[0]);
         assert!(!peer_leases.holds(keys[0], lease) && peer_leases.region(keys[0]).is_none());
         assert!(!leases.has(1) && leases.with_descriptor(1, |_| ()).is_none());
-        // The same key once more is another lease.
+        // Granting the same key again makes another lease.
         leases.grant(keys[0], &shared, shared.address());
         assert!(!peer_leases.holds(keys[0], lease));
         peer_leases.unmap(1);
@@ -267,7 +270,7 @@ mod tests {
         let mut peer_leases = PeerLeases::default();
         let mapped = (1..1000).filter(|segment| peer_leases.map(*segment, fd_of(&leases, 1)));
         assert_eq!(mapped.count(), SEGMENTS_MAX);
-        // Nor does anybody's length use up the address space.
+        // The bytes mapped for a ring are limited as well.
         peer_leases.bytes = RING_BYTES_MAX - 1;
         peer_leases.unmap(1);
         peer_leases.bytes = RING_BYTES_MAX - 1;

@@ -1,10 +1,11 @@
-//! The sleep rate of a client: a client that sleeps often must not interrupt all others each time.
+//! The sleep rate of a client. A client that sleeps often asks its senders to use a fence, so that
+//! it need not interrupt all processors with a barrier at each sleep.
 
 use pollux_verbs::time::Time;
 use std::time::Duration;
 
 const WINDOW: Duration = Duration::from_secs(1);
-/// Sleeps in a window up to which the rate is low: an idle client has about twenty.
+/// Sleeps in a window up to which the rate is low: an idle client has about 20.
 const SLEEPS_MAX: u32 = 30;
 
 #[derive(Debug, Default)]
@@ -36,7 +37,7 @@ mod tests {
     fn the_rate_is_high_until_a_window_has_few_sleeps() {
         let at = |ms: u64| Time::START + Duration::from_millis(ms);
         let mut rate = SleepRate::default();
-        // So often a second, for some seconds from then on.
+        // Sleeps `per_second` times a second, for `seconds` from the millisecond `begin` on.
         let mut sleeps = |begin: u64, per_second: u64, seconds: u64| -> Vec<bool> {
             let all = (0..per_second * seconds).map(|nth| begin + nth * 1000 / per_second);
             all.map(|ms| rate.is_high(at(ms))).collect()
@@ -46,7 +47,7 @@ mod tests {
         assert!(many[..30].iter().all(|is_high| !is_high) && many[30..].iter().all(|it| *it));
         let few = sleeps(24_000, 10, 4);
         assert!(few[..10].iter().all(|it| *it) && few[10..].iter().all(|is_high| !is_high));
-        // After a long time without any it is low at once.
+        // After a long time without sleeps, the rate is low at once.
         assert!(sleeps(30_000, 1000, 1)[999] && !sleeps(40_000, 1, 1)[0]);
     }
 }

@@ -1,8 +1,9 @@
 //! The socket between a client and the server (SOCK_SEQPACKET), which carries control messages and
 //! descriptors.
 //!
-//! Its path is the path of the fabric's administration socket with a suffix. Only its owner can
-//! open the socket file (`listen`). Any process that can open it can use the fabric.
+//! Its path is the path of the fabric's administration socket with the suffix `.ports`. Only the
+//! user of the server can connect to it ([`listen`](crate::listen)). Any process that can connect
+//! can use the fabric.
 
 use super::agent_message::{self, AgentMessage};
 use super::control_message::{BYTES_MAX, ControlMessage};
@@ -18,7 +19,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-/// Descriptors of a message; further ones are closed.
+/// Descriptors of a message, at most. Further ones are closed.
 const DESCRIPTORS_MAX: usize = 1;
 
 const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
@@ -34,7 +35,7 @@ pub enum ReceivedMessage {
     /// The other end has closed, or sent an invalid message.
     End,
     Message(ControlMessage, Option<OwnedFd>),
-    /// A message whose descriptor was lost: this process is at its limit of descriptors.
+    /// A message that lost its descriptor, because this process is at its limit of descriptors.
     Truncated(ControlMessage),
 }
 
@@ -58,10 +59,10 @@ impl Socket {
         Ok(Self { fd })
     }
 
-    /// In a child of fork(2): closes the child's descriptor alone. A shutdown would end the
-    /// connection, which is the parent's.
+    /// In a child of fork(2): closes only the child's descriptor. Dropping the socket would shut
+    /// down the connection, which the parent still uses.
     pub fn leave_to_parent(mut self) {
-        // The descriptor then is of a socket without a connection.
+        // The shutdown by `drop` then affects only this unconnected socket.
         let unconnected = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, FLAGS, None);
         let replaced = unconnected.and_then(|other| dup3(other, &mut self.fd, DupFlags::CLOEXEC));
         if replaced.is_err() {
@@ -69,13 +70,14 @@ impl Socket {
         }
     }
 
-    /// The process at the other end, if the system knows it: not one in another container.
+    /// The ID of the process at the other end; `None` if it is in another PID namespace.
     pub fn process(&self) -> Option<u32> {
         let pid = socket_peercred(&self.fd).ok()?.pid;
         Some(pid.as_raw_nonzero().get().cast_unsigned())
     }
 
-    /// Sends a message, with a descriptor. False if the other end is gone, or its buffer is full.
+    /// Sends a message, with a descriptor if there is one. Returns `false` if the other end is gone
+    /// or its buffer is full.
     #[must_use]
     pub fn send(&self, message: &ControlMessage, descriptor: Option<BorrowedFd<'_>>) -> bool {
         let bytes = message.emit();
@@ -127,7 +129,7 @@ impl Socket {
         let _ = shutdown(&self.fd, Shutdown::Both);
     }
 
-    /// Sends a message of agents.
+    /// Sends an [`AgentMessage`] as bytes.
     pub(super) fn send_bytes(&self, bytes: &[u8]) -> Result<(), Errno> {
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         loop {
@@ -141,7 +143,7 @@ impl Socket {
     /// Receives a message of agents. `AGAIN` if there is none; another error if the other end has
     /// closed, or sent an invalid message.
     pub(super) fn receive_agent(&self) -> Result<AgentMessage, Errno> {
-        // A longer message is invalid.
+        // One byte more than a message has, so that a longer message is found to be invalid.
         let mut bytes = [0; agent_message::BYTES + 1];
         loop {
             match recv(&self.fd, &mut bytes, RecvFlags::DONTWAIT) {
@@ -155,8 +157,8 @@ impl Socket {
     }
 }
 
-/// Shuts the connection down, so that the other end sees its end now. A mere close would leave it
-/// open as long as another thread's child, between fork and exec, holds a copy.
+/// Shuts down the connection, so that the other end sees its end at once. Closing the descriptor is
+/// not enough: a child that another thread has forked holds a copy of it until its exec.
 impl Drop for Socket {
     fn drop(&mut self) {
         self.end();

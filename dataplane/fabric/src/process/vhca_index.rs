@@ -1,8 +1,9 @@
 //! vHCA indexes: the shared-port contexts of a port that are taken, and their common secret.
 //!
 //! The first adapter at a port makes the secret, and every
-//! [`Attach`](super::control_message::Attach) has it. After a server restart the contexts can
-//! attach in any order: the secret identifies them, so others cannot take their port meanwhile.
+//! [`Attach`](super::control_message::Attach) contains it. After a server restart, the contexts can
+//! attach in any order. Once one of them is attached, the server refuses other processes at the
+//! port, because they do not have the secret.
 
 use pollux_hca::PORT_CONTEXTS_MAX;
 use std::hash::{BuildHasher, RandomState};
@@ -26,12 +27,12 @@ const _: () = assert!(PORT_CONTEXTS_MAX as u32 == u32::BITS);
 impl VhcaIndex {
     /// Index 0 of a port, with a new secret.
     pub(super) fn first() -> Self {
-        // Its keys are random, so the secret cannot be guessed.
+        // The keys of `RandomState` are random, so the secret cannot be guessed.
         let secret = RandomState::new().hash_one(());
         Self { port: Arc::new(SharedPort { secret, taken: AtomicU32::new(1) }), number: 0 }
     }
 
-    /// An index of a port that processes share, by the secret that they all have.
+    /// An index of a port that several processes share. All of them have the secret.
     pub(super) fn of_group(secret: u64, number: u8) -> Self {
         Self { port: Arc::new(SharedPort { secret, taken: AtomicU32::new(1 << number) }), number }
     }

@@ -1,9 +1,9 @@
-//! Wake sockets, by which the sender of a direct ring ends the sleep of the receiver.
+//! Wake sockets: the sender of a direct ring uses one to wake the receiver.
 //!
-//! Each ring has a pair of datagram sockets of its own: the sender notifies by one end, and the
-//! receiver polls the other. So each can damage only its own ring. If several senders shared a
-//! descriptor, each could take the notifications of the others, or block it. [`WakeSet`] is one
-//! descriptor for all wake sockets of a client and its socket with the server.
+//! Each ring has its own pair of datagram sockets: the sender notifies by one socket, and the
+//! receiver polls the other. So a sender can damage only its own ring. If several senders shared a
+//! descriptor, each could take the notifications of the others, or block the descriptor.
+//! [`WakeSet`] is one descriptor for all wake sockets of a client and its socket to the server.
 
 use rustix::event::epoll::{CreateFlags, Event, EventData, EventFlags, add, create, wait};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -15,11 +15,11 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-/// The number of the socket with the server; rings are counted from 1.
+/// The number of the socket to the server; the numbers of rings begin at 1.
 pub(super) const SERVER: u64 = 0;
-/// Sockets of one call; more are in the next.
+/// Readable descriptors that one call of [`WakeSet::ready`] returns at most.
 const AT_ONCE: usize = 64;
-/// Notifications that are taken at once: more than a socket holds.
+/// Notifications that one call of [`clear`] takes: more than a socket holds.
 const NOTIFICATIONS_MAX: usize = 1024;
 
 /// All descriptors that end the sleep of a client.
@@ -35,7 +35,7 @@ pub(super) fn pair() -> Result<(OwnedFd, OwnedFd), Errno> {
 }
 
 pub(super) fn notify(end: &OwnedFd) {
-    // A full socket has enough notifications, and a closed one needs none.
+    // Errors need no handling: a full socket wakes the receiver, too, and a closed one has none.
     let _ = send(end, &[0], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
 }
 
@@ -53,7 +53,7 @@ impl WakeSet {
         Ok(Self { epoll: create(CreateFlags::CLOEXEC)? })
     }
 
-    /// Adds a descriptor that ends sleeps, until it is closed. `false` if the system refuses.
+    /// Adds a descriptor, which ends sleeps until it is closed. `false` if the system refuses.
     #[must_use]
     pub(super) fn watch(&self, fd: impl AsFd, number: u64) -> bool {
         add(&self.epoll, fd, EventData::new_u64(number), EventFlags::IN).is_ok()

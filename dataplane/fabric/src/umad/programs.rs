@@ -1,15 +1,16 @@
 //! Programs at the ports of a subnet, and the routing of their datagrams.
 //!
 //! ```text
-//! control    Connect: assigns a slot; queries about its node
-//! data       request:  TID is marked with the slot; answered in the subnet, or by another program
-//!            response: through the subnet, and by its TID to the slot of the request
-//! no response at once, or after RESPONSE_TIME: the request is returned with TIMED_OUT
+//! control    Connect: assigns a slot; queries about the program's node
+//! data       request:  the slot is written into its transaction ID; a node of the subnet or
+//!                      another program answers
+//!            response: goes through the subnet, and by its transaction ID to the right slot
+//! a request without a response at once, or within RESPONSE_TIME, is returned with TIMED_OUT
 //! ```
 //!
-//! A program gets requests only of its classes: its preloaded library fails on a class without a
-//! registered agent. Subnet managers take subnet management and administration; others add their
-//! classes to the name of their node, as in `host3/7,50`.
+//! A program gets only requests of its classes, because its preloaded library fails on a class
+//! without a registered agent. Subnet managers take subnet management and administration. Other
+//! programs add their classes to the name of their node, as in `host3/7,50`.
 
 use super::protocol::{ConnectArguments, Control, ControlKind, DATA_LEN, DataMessage};
 use crate::Fabric;
@@ -28,16 +29,16 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 pub const CLIENTS_MAX: usize = 32;
-/// Requests that wait for another program.
+/// Requests that may wait for their responses.
 const PENDING_MAX: usize = 4096;
-/// Messages that wait to be taken.
+/// Messages to programs that may wait in [`Programs::poll_transmit`].
 const OUTGOING_MAX: usize = 4096;
 const RESPONSE_TIME: Duration = Duration::from_secs(1);
 
 #[derive(Default)]
 pub struct Programs {
     slots: [Option<Client>; CLIENTS_MAX],
-    /// Requests without a response, by their marked TID.
+    /// Requests without a response, by their transaction ID with the slot.
     pending: BTreeMap<u64, Pending>,
     outgoing: VecDeque<(usize, DataMessage)>,
     counts: ProgramCounts,
@@ -45,9 +46,9 @@ pub struct Programs {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProgramCounts {
-    /// From programs: malformed, or not connected.
+    /// Messages from programs that were malformed, or from a program that is not connected.
     pub malformed: u64,
-    /// To programs: their queue was full.
+    /// Messages to programs that were lost because the queue was full.
     pub lost: u64,
 }
 
@@ -61,8 +62,8 @@ struct Client {
 struct Pending {
     slot: usize,
     deadline: Time,
-    /// Whether another program or a manager has it, or it is a packet in flight; else there will be
-    /// no response.
+    /// Whether another program or a manager has it, or it is a packet in flight. Otherwise, no
+    /// response will come.
     is_handed_over: bool,
     request: DataMessage,
 }
@@ -89,7 +90,7 @@ impl Fabric {
         let (process, is_sm) = (connect.process, false);
         self.programs.slots[slot] = Some(Client { at, process, is_sm, classes });
         self.set_is_sm(slot, connect.is_sm);
-        // The node's name is returned unchanged: a program reports a difference.
+        // The node's name is returned unchanged, because a program reports a difference.
         let answer = ConnectArguments { process: slot as u32, ..connect };
         Some(Control { client: slot as u32, ..request.answer(&answer.emit()) })
     }
@@ -138,7 +139,8 @@ impl Fabric {
         programs.outgoing.retain(|(to, _)| *to != slot);
     }
 
-    /// Sets IsSM of a port, if any program or manager at it is a subnet manager.
+    /// Sets whether a program is a subnet manager. IsSM of its port is set if any program or
+    /// manager at the port is one.
     fn set_is_sm(&mut self, slot: usize, is_sm: bool) {
         let Some(Some(client)) = self.programs.slots.get_mut(slot) else { return };
         client.is_sm = is_sm;
@@ -151,7 +153,7 @@ impl Fabric {
         node.set_capability(at.port, if has_sm { now.with(sm) } else { now.without(sm) });
     }
 
-    /// A program sends a datagram. Malformed messages are dropped and counted.
+    /// Sends a datagram of a program. Malformed messages are dropped and counted.
     pub fn send_of_program(&mut self, now: Time, slot: usize, bytes: &[u8]) {
         let programs = &mut self.programs;
         let client = programs.slots.get(slot).and_then(Option::as_ref);
@@ -204,9 +206,10 @@ impl Fabric {
         self.programs.transmit(slot, message);
     }
 
-    /// The length of a datagram of our own manager. The kernel would do RMPP for a program, so it
-    /// is done here: the last segment is acknowledged; a response of several segments is refused
-    /// after the first, since the protocol cannot carry it.
+    /// Handles RMPP in a datagram from a manager of this process, as the kernel would for a
+    /// program; returns the length of the datagram. The last segment is acknowledged. A response
+    /// of several segments is stopped after the first, because the protocol of the library cannot
+    /// carry it.
     fn take_segment(&mut self, now: Time, at: End, datagram: &Datagram) -> u64 {
         let mad = SaMad::parse(&datagram.mad);
         let is_segment = mad.header.mgmt_class == MgmtClass::SUBN_ADM
@@ -238,7 +241,7 @@ impl Fabric {
 }
 
 impl Programs {
-    /// The process in a slot, by which its sockets are called.
+    /// The ID of the process in a slot, which is part of the names of its sockets.
     pub fn process(&self, slot: usize) -> Option<u32> {
         Some(self.slots.get(slot)?.as_ref()?.process)
     }
@@ -258,8 +261,8 @@ impl Programs {
         self.outgoing.pop_front().map(|(slot, message)| (slot, message.emit()))
     }
 
-    /// The program at a port that a datagram is for: the sender of the request of a response, or
-    /// the program that takes requests of this class.
+    /// The program at a port that a datagram is for. A response is for the sender of its request; a
+    /// request is for the program that takes its class.
     pub(crate) fn receiver(&mut self, at: End, header: &MadHeader) -> Option<usize> {
         if !header.method.is_response() {
             return self.taker(at, header.mgmt_class);
@@ -302,8 +305,8 @@ impl Programs {
     }
 }
 
-/// The port of a name: `NODE` or `NODE:PORT`, by the name or GUID of the node
-/// (`0x0002c90300001000`); without a name the first adapter's.
+/// The port with a name of the form `NODE` or `NODE:PORT`. `NODE` is the name or the GUID
+/// (`0x0002c90300001000`) of a node; without `NODE`, the first adapter is meant.
 fn port_named(nodes: &[PlannedNode], name: &str) -> Option<End> {
     let (name, port) = match name.split_once(':') {
         Some((name, port)) => (name, Some(port.parse::<u8>().ok()?)),
@@ -326,9 +329,10 @@ fn port_named(nodes: &[PlannedNode], name: &str) -> Option<End> {
     (is_there && has_it).then_some(End { node, port })
 }
 
-/// Marks the TID of a request with the slot, in the upper 16 bits, which are free; returns the TID
-/// if a response is due. In a response to ours, removes the library's own mark; a directed response
-/// starts its return path where the request ended.
+/// Writes the slot into the upper 16 bits of a request's transaction ID, which programs do not use;
+/// returns the transaction ID if a response is due. A TrapRepress answers a trap of the subnet, so
+/// the upper 32 bits, which the library has set, become zero again. A directed response starts its
+/// return path where the request ended.
 fn mark(mad: &mut [u8; 256], slot: usize) -> Option<u64> {
     let method = Method(mad[3]);
     if method == Method::TRAP_REPRESS {
@@ -346,7 +350,7 @@ fn mark(mad: &mut [u8; 256], slot: usize) -> Option<u64> {
     is_answered.then_some(u64::from_be_bytes(id))
 }
 
-/// Vendor, part and hardware revision, and, behind a gap, the firmware version.
+/// Vendor, device ID and hardware revision. The rest, with the firmware version, is zero.
 fn vendor(identity: &NodeInfo) -> [u8; 24] {
     let mut bytes = [0; 24];
     let words = [identity.vendor_id, identity.device_id.into(), identity.revision];
@@ -401,7 +405,7 @@ mod tests {
         (answer.kind == ControlKind::Connect).then_some(id)
     }
 
-    /// A request to the neighbor at `path`.
+    /// A request to the node at the end of `path`.
     fn directed(method: Method, id: AttributeId, path: &[u8]) -> DataMessage {
         let class = MgmtClass::SUBN_DIRECTED_ROUTE;
         let header = MadHeader::new(class, method, 0x0000_0007_0000_0001, id);

@@ -1,9 +1,9 @@
 //! The messages between programs that use libibumad and a simulated fabric: the protocol of the
-//! preloaded library `libumad2sim`, version of ibsim 0.10.
+//! preloaded library `libumad2sim`, as of ibsim 0.10.
 //!
-//! Both kinds of message have a fixed length; a control message is answered by another. Why
-//! hand-written and not a table of offsets: most numbers are in the host's byte order, and some are
-//! not.
+//! There are control messages and data messages, each kind with a fixed length. A control message
+//! is answered by a control message. Why the code is hand-written and not a table of offsets:
+//! control messages are in the host's byte order, and data messages in network byte order.
 
 use pollux_wire::address::{Lid, Qpn};
 use pollux_wire::mad::MAD_LEN;
@@ -75,13 +75,14 @@ pub struct ConnectArguments {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DataMessage {
     pub dlid: Lid,
-    /// 0 from a program: the server fills it in.
+    /// 0 from a program; the server sets it.
     pub slid: Lid,
     pub dest_qp: Qpn,
     pub src_qp: Qpn,
     /// 0, or [`DataMessage::TIMED_OUT`] of a returned request.
     pub status: u32,
-    /// The length that the sender gave. It is forwarded unchanged: receivers count records by it.
+    /// The length that the sender gave. It is forwarded unchanged, because receivers compute the
+    /// number of records from it.
     pub len: u64,
     pub mad: [u8; MAD_LEN],
 }
@@ -105,7 +106,7 @@ impl Control {
         bytes
     }
 
-    /// The answer with these data, truncated to the length of a message.
+    /// The answer with this data, truncated to the space of a message.
     pub fn answer(&self, data: &[u8]) -> Self {
         let len = data.len().min(CONTROL_DATA_LEN);
         let mut all = [0; CONTROL_DATA_LEN];
@@ -113,7 +114,7 @@ impl Control {
         Self { len: len as u32, data: all, ..*self }
     }
 
-    /// A refusal. Every message is answered, because programs wait without a timeout.
+    /// A refusal. Every message needs an answer, because programs wait without a timeout.
     pub fn refusal(client: u32) -> Self {
         Self { client, kind: ControlKind::Refused, len: 0, data: [0; CONTROL_DATA_LEN] }
     }
@@ -133,7 +134,7 @@ impl ConnectArguments {
         bytes
     }
 
-    /// The name of the node, as far as it is UTF-8.
+    /// The name of the node, up to the first byte that is not UTF-8.
     pub fn node_name(&self) -> &str {
         let name = self.node.split(|&byte| byte == 0).next().unwrap_or_default();
         name.utf8_chunks().next().map_or("", |chunk| chunk.valid())
@@ -144,8 +145,8 @@ impl DataMessage {
     /// The status of a request without a response: the errno of that name.
     pub const TIMED_OUT: u32 = 110;
 
-    /// Parses a message; `None` if it is invalid. Bytes behind the datagram's length are
-    /// uninitialized memory of the sender, and cut off.
+    /// Parses a message; `None` if its length is wrong. Bytes behind the datagram's length are
+    /// uninitialized memory of the sender, and become zeros.
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         let bytes: &[u8; DATA_LEN] = bytes.try_into().ok()?;
         let word = |at| u32::from_be_bytes(chunk(bytes, at));
@@ -177,7 +178,7 @@ impl DataMessage {
     }
 }
 
-/// The bytes from `at` on; in bounds by the constants of the callers.
+/// The bytes from `at` on. All callers use constant offsets within bounds.
 fn chunk<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     let mut chunk = [0; N];
     chunk.copy_from_slice(&bytes[at..at + N]);

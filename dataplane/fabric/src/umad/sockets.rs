@@ -1,11 +1,11 @@
-//! The sockets of the protocol, by which programs with `libumad2sim` find the fabric.
+//! The sockets at which programs with `libumad2sim` find the fabric.
 //!
-//! Names are abstract and end in a zero: `NAME:ctl` for control, `NAME:outN` for the datagrams of
-//! slot N. A program has `NAME:ctlPID` for its requests, and `NAME:inPID`, which is connected to
-//! the socket of its slot. The decisions are in [`super::programs`].
+//! Names are abstract and end in a zero byte: `NAME:ctl` for control messages, `NAME:outN` for the
+//! datagrams of slot N. A program has `NAME:ctlPID` for its control messages, and `NAME:inPID`,
+//! which it connects to the socket of its slot. The decisions are in [`super::programs`].
 //!
-//! Abstract names have no owner: any user in the same network namespace can connect. Use a separate
-//! namespace where that matters.
+//! Abstract names have no permissions: any user in the same network namespace can connect. Use a
+//! separate namespace if that matters.
 
 use super::programs::CLIENTS_MAX;
 use super::protocol::{CONTROL_LEN, DATA_LEN};
@@ -20,7 +20,7 @@ use std::time::Duration;
 
 /// Unread messages after which a program counts as dead.
 const BACKLOG_MAX: usize = 4096;
-/// Messages read of a socket in a turn.
+/// Messages read from a socket in a turn.
 const BATCH: usize = 64;
 /// The retry interval for a program whose socket was full.
 const RETRY: Duration = Duration::from_millis(1);
@@ -30,7 +30,7 @@ pub struct Sockets {
     control: UnixDatagram,
     data: Vec<UnixDatagram>,
     backlogs: Vec<VecDeque<[u8; DATA_LEN]>>,
-    /// Readable sockets: slots, and, beyond them, the control socket.
+    /// The indexes of readable sockets: slots, and then the control socket.
     ready: Vec<usize>,
 }
 
@@ -63,7 +63,7 @@ impl Sockets {
     }
 
     pub(crate) fn receive(&mut self, now: Time, fabric: &mut Fabric) -> io::Result<()> {
-        // The control socket is last: datagrams of a program precede its Disconnect.
+        // The control socket is last, so that datagrams of a program precede its Disconnect.
         for index in std::mem::take(&mut self.ready) {
             match self.data.get(index) {
                 Some(socket) => take_data(socket, now, index, fabric)?,
@@ -80,8 +80,8 @@ impl Sockets {
         (0..self.data.len()).for_each(|slot| self.send_to(slot, fabric));
     }
 
-    /// Sends waiting messages of a slot, as far as its socket has space. Disconnects a program that
-    /// is dead or does not read.
+    /// Sends the waiting messages of a slot, as far as the program's socket has space. Disconnects
+    /// a program that is dead or does not read.
     fn send_to(&mut self, slot: usize, fabric: &mut Fabric) {
         let backlog = &mut self.backlogs[slot];
         if backlog.is_empty() {
@@ -128,12 +128,12 @@ fn take_control(socket: &UnixDatagram, fabric: &mut Fabric) -> io::Result<()> {
     Ok(())
 }
 
-/// An abstract address with the zero at its end that the protocol has.
+/// An abstract address, with the zero byte at its end that the protocol requires.
 fn address(name: &str, purpose: &str) -> io::Result<SocketAddr> {
     SocketAddr::from_abstract_name(format!("{name}:{purpose}\0"))
 }
 
-/// An empty socket is no error, and neither is a program that has ended.
+/// An empty socket is not an error, and an ended program is not an error either.
 fn received<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     use ErrorKind::{ConnectionRefused, Interrupted, WouldBlock};
     match result {

@@ -1,16 +1,17 @@
-//! Packets in a stream of bytes: each in an Ethernet frame of EtherType 0x88B5 behind its length.
+//! Packets in a stream of bytes. Each is in an Ethernet frame with EtherType 0x88B5, and the length
+//! of the frame precedes it.
 //!
 //! ```text
-//!  0   4  bytes that follow, big-endian
-//!  4  12  Ethernet addresses, of no meaning: sent as broadcast and as a local one
-//! 16   2  EtherType: 0x88b5, the first for local experiments; other frames are ignored
+//!  0   4  length of the frame in bytes, big-endian
+//!  4  12  Ethernet addresses: ignored; sent as broadcast and a locally administered address
+//! 16   2  EtherType: 0x88b5 (local experiments); frames with another one are ignored
 //! 18   -  LRH to VCRC; a trailer behind it is ignored
 //! ```
 
 use pollux_wire::packet::PACKET_LEN_MAX;
 
 pub const HEADER_LEN: usize = LENGTH_LEN + ETHERNET_LEN;
-/// The longest frame: that of the longest packet and a trailer.
+/// The longest frame, with the longest packet and a trailer.
 pub const FRAME_LEN_MAX: usize = ETHERNET_LEN + PACKET_LEN_MAX.next_multiple_of(1024);
 
 const LENGTH_LEN: usize = 4;
@@ -35,7 +36,7 @@ pub struct Frames {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next<'a> {
-    /// Bytes that should begin with a packet.
+    /// The bytes of a packet, unchecked, with a trailer if the frame has one.
     Packet(&'a [u8]),
     /// A frame with another EtherType.
     Other,

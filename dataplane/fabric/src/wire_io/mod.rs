@@ -8,17 +8,18 @@
 //! udp:LOCAL,any         binds the address; the other end may be anywhere
 //! ```
 //!
-//! The other end of a wire is a node of the subnet, and must be trusted. A unix socket belongs to
-//! its user. With `udp:ADDR`, the end that binds the address accepts the first sender as the other
-//! end, so the address must be of the loopback, where only programs of this machine can send. On
-//! networks, name both ends, or allow any sender by `any`.
+//! The other end of a wire becomes a node of the subnet, so it must be trusted. Only the same user
+//! can connect to a unix socket. With `udp:ADDR`, the end that binds the address accepts the first
+//! sender as the other end. So the address must be a loopback address, to which only programs of
+//! this machine can send. On networks, name both ends, or allow any sender by `any`.
 //!
 //! 1. [`framing`]: packets in a stream of bytes;
-//! 2. `stream` and `udp`: the sockets, none of which blocks;
-//! 3. [`ForeignWire`]: either of them at a port of a [`Net`].
+//! 2. `stream` and `udp`: the sockets, which do not block;
+//! 3. [`ForeignWire`]: one of these sockets at a port of a [`Net`].
 //!
-//! A broken wire reconnects when the other end is back; the link at its port goes down and up with
-//! it. This module does not check packets: the net treats packets of a wire as hostile.
+//! A broken wire reconnects when the other end is back. The link at its port goes down and up with
+//! it. This module does not check packets; the net checks them, because the other end may be
+//! hostile.
 
 pub mod framing;
 mod stream;
@@ -52,11 +53,11 @@ pub enum WireAddress {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UdpPeer {
-    /// The end with this address only.
+    /// Only the end with this address.
     At(SocketAddr),
     /// The first sender on this machine.
     Local,
-    /// The first sender.
+    /// The first sender on any machine.
     Any,
 }
 
@@ -101,9 +102,9 @@ pub struct WireCounts {
     /// Received packets, valid or not.
     pub received: u64,
     pub sent: u64,
-    /// Frames of another EtherType.
+    /// Received frames with another EtherType.
     pub ignored: u64,
-    /// Streams that were closed for invalid framing.
+    /// Streams that were closed because of invalid framing.
     pub broken: u64,
 }
 
@@ -147,7 +148,7 @@ impl ForeignWire {
         }
     }
 
-    /// Whether it sends in batches of limited size.
+    /// Whether one call of [`ForeignWire::send`] sends a limited number of packets.
     pub fn is_batched(&self) -> bool {
         matches!(self.socket, Socket::Udp(_))
     }
@@ -259,7 +260,8 @@ mod tests {
         }
     }
 
-    /// Sockets at a loopback address of this process and test, so that a free port stays free.
+    /// Sockets at a loopback address that only this process and test uses, so that no other process
+    /// takes a free port.
     fn sockets_at(test: u8) -> impl Fn() -> UdpSocket {
         let process = std::process::id().to_be_bytes();
         let address = Ipv4Addr::new(127, process[2] | 1, process[3], test);

@@ -1,12 +1,13 @@
 //! A wire over a unix socket, as its server or its client.
 //!
 //! ```text
-//! disconnected  tries to connect; if no process listens and it may, listens itself
-//! listening     accepts one connection; others wait until its end
-//! connected     until the other end closes or its framing is invalid; then as before
+//! disconnected  tries to connect; if that fails and it may listen, listens itself
+//! listening     accepts one connection; others wait until that one ends
+//! connected     until the other end closes or sends invalid framing; then it accepts or connects
+//!               again
 //! ```
 //!
-//! A stream is lossless: packets beyond its buffer wait in the net.
+//! A stream is lossless: packets that exceed its buffer wait in the net.
 
 use super::framing::{self, Frames, Next};
 use crate::listen::listen_at;
@@ -23,9 +24,9 @@ use std::time::Duration;
 pub(super) const PATH_LEN_MAX: usize = 107;
 /// The retry interval of a failed connect.
 const RETRY: Duration = Duration::from_millis(200);
-/// Bytes that wait for the socket; more wait in the net.
+/// Bytes that wait for the socket; further packets wait in the net.
 const OUT_BYTES_MAX: usize = 256 << 10;
-/// Reads in a turn, and bytes of each.
+/// Reads in a turn.
 const READS: usize = 4;
 const READ_BYTES: usize = 64 << 10;
 
@@ -92,7 +93,8 @@ impl StreamSocket {
         }
     }
 
-    /// Receives packets; counts foreign frames, and streams with invalid framing.
+    /// Receives packets. Returns the number of frames with another EtherType, and of streams that
+    /// were closed because of invalid framing (0 or 1).
     pub(super) fn receive(&mut self, now: Time, mut take: impl FnMut(&[u8])) -> (u64, u64) {
         let (mut ignored, mut broken) = (0, 0);
         let Some(connected) = &mut self.connected else { return (0, 0) };
@@ -127,7 +129,7 @@ impl StreamSocket {
         (ignored, broken)
     }
 
-    /// Sends packets of `next`, as far as the socket has space.
+    /// Sends packets from `next`, as far as the socket has space.
     pub(super) fn send(&mut self, now: Time, next: &mut impl FnMut() -> Option<Vec<u8>>) {
         let Some(connected) = &mut self.connected else { return };
         loop {
@@ -179,7 +181,7 @@ fn connect_to(path: &Path) -> io::Result<UnixStream> {
     Ok(socket.into())
 }
 
-/// Listens at a path, for this user only. The socket of a dead listener is replaced.
+/// Listens at a path; only this user can connect. The socket of a dead listener is replaced.
 pub fn listen(path: &Path) -> io::Result<UnixListener> {
     Ok(listen_at(path, SocketType::STREAM)?.into())
 }

@@ -1,10 +1,10 @@
 //! A wire over UDP: one packet per datagram, and empty datagrams as hellos.
 //!
-//! UDP has no connections, so each end sends a hello every [`HELLO`], and the other end counts as
-//! connected for [`SILENCE`] after its last datagram. If both have the same address, the end that
-//! binds it learns the address of the other end from the first datagram, and ignores others while
-//! that end is connected. Why only on the loopback, unless configured otherwise: on a network, any
-//! first sender would become the end of the wire.
+//! UDP has no connections. So each end sends a hello at the interval [`HELLO`], and the other end
+//! counts as connected for [`SILENCE`] after its last datagram. If both ends are configured with
+//! the same address, the end that binds it learns the address of the other end from the first
+//! datagram. It ignores other senders while that end is connected. Why only on the loopback, unless
+//! configured otherwise: on a network, any host that sends first would become the other end.
 
 use super::UdpPeer;
 use crate::time::Time;
@@ -16,18 +16,20 @@ use std::time::Duration;
 const HELLO: Duration = Duration::from_millis(200);
 /// The other end counts as disconnected after this time without a datagram.
 const SILENCE: Duration = Duration::from_secs(2);
+/// Datagrams received in a turn.
 const TAKEN: usize = 64;
-/// Datagrams sent in a turn: few enough for the receive buffer of the other end; the default of
-/// Linux holds some 25 of the longest packets.
+/// Datagrams sent in a turn: few enough for the receive buffer of the other end. The default size
+/// in Linux is enough for about 25 of the longest packets.
 const SENT: usize = 16;
-/// More bytes than the longest packet.
+/// Bytes of the receive buffer, more than the longest packet has.
 const BYTES_MAX: usize = 8192;
 
 #[derive(Debug)]
 pub(super) struct UdpWire {
     socket: UdpSocket,
-    /// The address of the other end; fixed for a connected socket.
+    /// The address of the other end. It does not change if the socket is connected.
     peer: Option<SocketAddr>,
+    /// Whether the socket is connected: its peer is configured.
     is_connected: bool,
     /// The time until which the other end counts as connected.
     up_until: Option<Time>,
@@ -72,7 +74,8 @@ impl UdpWire {
         hello_at.into_iter().chain(self.up_until).min()
     }
 
-    /// Receives datagrams. `take` gets whether the other end is connected, and its packets.
+    /// Receives datagrams. Calls `take` for each datagram of the other end, and when the other end
+    /// counts as disconnected, with whether it is connected, and the packet if there is one.
     pub(super) fn receive(&mut self, now: Time, mut take: impl FnMut(bool, Option<&[u8]>)) {
         if self.up_until.is_some_and(|until| until <= now) {
             self.up_until = None;
@@ -86,24 +89,24 @@ impl UdpWire {
                     take(true, (len > 0).then(|| &bytes[..len]));
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
-                // From another sender; or an ICMP error for a sent datagram.
+                // A datagram from another sender, or an ICMP error for a sent datagram.
                 Ok(_) | Err(_) => {}
             }
         }
     }
 
-    /// Whether a datagram is from the other end; the first sender becomes the other end.
+    /// Whether a datagram is from the other end. If none is configured or connected, the sender
+    /// becomes the other end.
     fn is_peer(&mut self, from: SocketAddr) -> bool {
         if !self.is_connected && self.up_until.is_none() && self.peer != Some(from) {
             self.peer = Some(from);
-            // Sends a hello at once, not at the next interval.
+            // Send a hello at once, not at the next interval.
             self.hello_at = Time::START;
         }
         self.peer == Some(from)
     }
 
-    /// Sends packets of `next`, up to the limit of a turn. A packet that the socket refuses is
-    /// lost.
+    /// Sends packets from `next`, at most [`SENT`]. A packet that the socket refuses is lost.
     pub(super) fn send(&mut self, now: Time, next: &mut impl FnMut() -> Option<Vec<u8>>) {
         let Some(peer) = self.peer else { return };
         if self.hello_at <= now {
@@ -128,7 +131,7 @@ fn is_another_ones(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::AddrInUse | ErrorKind::AddrNotAvailable)
 }
 
-/// An address of ours with a route to the remote one.
+/// The local address to bind for sending to `address`.
 fn any(address: SocketAddr) -> IpAddr {
     match address.ip() {
         ip if ip.is_loopback() => ip,

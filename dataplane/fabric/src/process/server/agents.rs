@@ -16,15 +16,16 @@ use rustix::io::Errno;
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::AsFd;
 
-/// Messages that wait for a client; more are dropped, as by a full receive queue.
+/// Messages that may wait for a client. Further MADs are dropped, as by a full receive queue.
 const OUTBOX_MAX: usize = 4096;
-/// Agents of a client, as the kernel has it for an open file.
+/// Agents of a client; the kernel has the same limit for an open umad file.
 const AGENTS_MAX: usize = 32;
 /// Messages taken from a client in a turn.
 const BATCH: usize = 64;
-/// The first number of an agent. Programs with libumad2sim have 1 to 32 in the upper half of this.
+/// The first number of an agent. In the transaction IDs of programs with libumad2sim, the upper 32
+/// bits are below it, because their upper 16 bits are the slot, from 1 to 32.
 const FIRST: u32 = 0x8000_0000;
-/// The position of the vendor in a MAD of a class with vendors, behind the RMPP header.
+/// The offset of the OUI in a MAD of a vendor class, behind the RMPP header.
 const OUI: usize = 37;
 
 /// The connections of agents, by the number of the client.
@@ -67,15 +68,15 @@ impl AgentClients {
         })
     }
 
-    /// Sends clients what waits for them.
+    /// Sends waiting messages to all clients.
     pub(super) fn flush(&mut self) {
         for client in self.clients.values_mut() {
             client.flush();
         }
     }
 
-    /// The client and the agent that get a MAD at a port: the sender of the request of a response,
-    /// or the agent that takes such requests.
+    /// The client and the agent that get a MAD at a port. A response is for the agent that sent the
+    /// request; a request is for the agent that has registered for it.
     pub(super) fn receiver(&self, at: End, delivery: &MadDelivery) -> Option<(u32, u32)> {
         let mad = &delivery.datagram.mad;
         let (header, _) = MadHeader::read(mad).ok()?;
@@ -94,7 +95,8 @@ impl AgentClients {
         })
     }
 
-    /// Registers an agent. `None` if another agent of the port takes one of its methods.
+    /// Registers an agent. `None` if another agent of the port takes one of its methods, or if the
+    /// client has too many agents.
     fn register(&mut self, number: u32, registration: AgentRegistration) -> Option<u32> {
         let at = self.clients.get(&number)?.at;
         let others = self.clients.values().filter(|client| client.at == at);
@@ -106,7 +108,7 @@ impl AgentClients {
         if is_taken || client.agents.len() == AGENTS_MAX {
             return None;
         }
-        // Numbers of the living are not given again before 2^31 registrations.
+        // A number is reused after 2^31 registrations.
         self.registered = (self.registered + 1) % FIRST;
         let agent = FIRST | self.registered;
         client.agents.insert(agent, registration);
@@ -131,7 +133,7 @@ impl AgentClient {
 
 impl AgentRegistration {
     fn takes(&self, header: &MadHeader, mad: &[u8; MAD_LEN]) -> bool {
-        /// Classes of vendors that have their OUI in each MAD (IBA 16.5).
+        /// Vendor classes with an OUI in each MAD (IBA 16.5).
         const VENDOR_CLASSES: std::ops::RangeInclusive<u8> = 0x30..=0x4f;
         let is_vendors = !VENDOR_CLASSES.contains(&self.class) || mad[OUI..OUI + 3] == self.oui;
         self.class == header.mgmt_class.0
@@ -236,7 +238,7 @@ impl Server {
                     net.send_of_agent(now, client.at, &mad);
                 }
             }
-            // Only the server says so.
+            // Only the server may send this.
             AgentMessage::Registered(_) => {
                 let client = self.agents.clients.get_mut(&number);
                 client.into_iter().for_each(|client| client.is_lost = true);
@@ -386,7 +388,7 @@ mod tests {
             let answer = mad_of(&far).unwrap();
             assert_eq!((answer.agent, answer.lid, answer.mad), (asker, Lid(1), response.mad));
         }
-        // A process that ends leaves its methods to others.
+        // Once a process has ended, other agents can register its methods.
         drop(one);
         step(&mut fabric);
         assert!(register(&mut fabric, &two, MgmtClass::DEVICE, 1).is_some());
@@ -414,7 +416,7 @@ mod tests {
         let grh = Some(gid_of(gid(&fabric, 1)));
         let (agent, lid) = (taker, Lid(1));
         assert_eq!(mad_of(&two), Some(AgentMad { agent, lid, grh, ..asked }));
-        // There is no such key.
+        // The P_Key table has no such index.
         send(&mut fabric, &one, &AgentMessage::Mad(AgentMad { p_key_index: 9999, ..asked }));
         assert_eq!(mad_of(&two), None);
         assert_eq!(fabric.net.subnet().nodes()[1].drops.of(NodeDrop::Key), 1);
@@ -485,7 +487,7 @@ mod tests {
             step(&mut fabric);
             assert_eq!(statistics(&fabric), 0, "{bytes:?}");
         }
-        // Agents have a limit, and a MAD of an agent that does not exist is sent as any other.
+        // The number of agents is limited. A MAD with the number of no agent is sent like others.
         let socket = attach(&mut fabric, 1, false).unwrap();
         let class = MgmtClass(0);
         for method in 0..AGENTS_MAX as u8 {

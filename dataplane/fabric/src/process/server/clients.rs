@@ -1,4 +1,4 @@
-//! New and ended clients of a server, and their control messages.
+//! Clients that attach to a server or end, and their control messages.
 
 use super::naming::find_port;
 use super::{AttachedPort, CLIENTS_MAX, Client, Server, UNATTACHED_MAX};
@@ -16,11 +16,11 @@ use pollux_mem::Segment;
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
 
-/// Connections accepted at once; more wait in the backlog.
+/// Connections accepted at once; further ones wait in the backlog.
 const ACCEPTED_MAX: usize = CLIENTS_MAX + UNATTACHED_MAX;
 /// The refusal if this process has no more descriptors or memory.
 const NO_RESOURCES: &str = "the fabric has no memory or no descriptors left";
-/// Control messages read from a client at a time: more than the rings that it may have.
+/// Control messages read from a client at a time: more than it has direct rings.
 const MESSAGES: usize = 4 * DIRECT_RINGS_MAX;
 
 impl Server {
@@ -39,7 +39,7 @@ impl Server {
         self.accept_connections(now, net);
     }
 
-    /// Handles connections without a port, and new ones.
+    /// Handles connections that are not attached yet, and accepts new ones.
     pub(super) fn accept_connections(&mut self, now: Time, net: &mut Net) {
         self.read_unattached(now, net);
         for _ in 0..ACCEPTED_MAX {
@@ -47,7 +47,7 @@ impl Server {
             let silent = self.attach_or_close(now, net, socket);
             self.unattached.extend(silent);
             if self.unattached.len() > UNATTACHED_MAX {
-                // Only a connection without a message is closed.
+                // Attach those that have sent their message meanwhile; close only a silent one.
                 self.read_unattached(now, net);
                 if self.unattached.len() > UNATTACHED_MAX {
                     self.unattached.pop_front();
@@ -119,8 +119,8 @@ impl Server {
         Ok(())
     }
 
-    /// The port that clients open as `soft:PATH@NODE[:PORT]`; without a number, the first one that
-    /// has a cable.
+    /// The port that clients open as `soft:PATH@NODE[:PORT]`. Without a number, the first port with
+    /// a cable.
     pub fn find_port(net: &Net, node: &str, port: Option<u8>) -> Result<End, String> {
         let topology = net.subnet().topology();
         let has_cable = |end| topology.peer(end).is_some() || net.is_foreign(end);
@@ -143,8 +143,8 @@ impl Server {
         }
     }
 
-    /// The context for a client: any context of a free port; a free context of a shared port, if
-    /// the client has the secret of the others.
+    /// The context that a client requests. The port must have no clients, or the client must have
+    /// the secret of its clients and the context must be free.
     fn find_context(
         &mut self,
         now: Time,
@@ -156,7 +156,7 @@ impl Server {
             return Err("an adapter is not opened so often".into());
         }
         if !self.is_free(end, ask) {
-            // The present clients may have ended since their sockets were read.
+            // The clients at the port may have ended since their sockets were read.
             self.detach_lost_at(now, net, end);
         }
         if !self.is_free(end, ask) {
@@ -168,7 +168,7 @@ impl Server {
         Ok(PortContext { end, number: ask.context })
     }
 
-    /// The refusal of a port that a client has.
+    /// The reason of a refusal, if another process has the port.
     pub(super) fn in_use_by(&self, end: End) -> String {
         let process = match self.process_at(end) {
             Some(process) => {
@@ -187,7 +187,7 @@ impl Server {
         })
     }
 
-    /// Numbers have sixteen bits, and 0 is not used. There are fewer clients, so one is free.
+    /// A free client number, from 1 to 0xffff. There are fewer clients than numbers.
     pub(super) fn free_number(&mut self) -> u32 {
         loop {
             self.client_last = self.client_last % 0xffff + 1;
@@ -212,10 +212,10 @@ impl Server {
                     self.forward_answer(net, number, &message);
                     true
                 }
-                // Its ring is polled next.
+                // The server polls the client's ring next in any case.
                 ReceivedMessage::Message(ControlMessage::Wake, _) => true,
-                // This process has no descriptor left for a leased segment: not an error of the
-                // client.
+                // This process has no descriptor left for a leased segment. That is not an error of
+                // the client.
                 ReceivedMessage::Truncated(message @ ControlMessage::Expose { .. }) => {
                     net.count_drop(end, NodeDrop::NoDescriptor);
                     self.forward_request(net, number, &message, None)
@@ -232,9 +232,9 @@ impl Server {
         }
     }
 
-    /// Forwards a message about a segment from the sender of a ring to its receiver. `false` if the
-    /// ring is not the sender's, if the previous message has no answer yet, or if others could
-    /// write to the segment.
+    /// Forwards a message about a segment from the sender of a ring to its receiver. `false` if
+    /// client `from` is not the ring's sender, if its previous request has no answer yet, or if
+    /// other processes could write to the segment.
     fn forward_request(
         &mut self,
         net: &mut Net,
@@ -256,8 +256,8 @@ impl Server {
         }
         let is_exposed = matches!(message, ControlMessage::Expose { .. });
         if is_exposed && descriptor.is_none() {
-            // The descriptor was lost because this process is at its limit: not an error of the
-            // client.
+            // The message has no descriptor, for example because this process is at its limit. The
+            // sender then copies its messages.
             let answer = ControlMessage::Mapped { ring, segment, is_mapped: false };
             granted.answer(segment);
             self.send_ring_control(net, from, ring, &answer, None);
@@ -312,8 +312,8 @@ impl Server {
         }
     }
 
-    /// Detaches a client; its sent frames are still delivered. The cable is unplugged with the last
-    /// client of the port.
+    /// Detaches a client. The frames that it has sent are still delivered. The cable of the port is
+    /// unplugged with its last client.
     fn detach(&mut self, now: Time, net: &mut Net, number: u32) {
         self.receive_from(now, net, number, SLOTS);
         net.advance(now);

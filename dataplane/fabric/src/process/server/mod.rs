@@ -1,10 +1,10 @@
-//! The server: the subnet, the ports of its clients, and their traffic hop by hop.
+//! The server: the ports of its clients, and the traffic between clients and the net.
 //!
-//! It moves frames between its clients and a [`Net`] that also has other users. It polls rings
-//! while there is traffic, and sockets less often. Its thread sleeps without traffic
+//! The server moves frames between its clients and a [`Net`] that also has other users. It polls
+//! rings while there is traffic, and sockets less often. Its thread sleeps without traffic
 //! ([`Server::sleep`]), and clients wake it by their sockets. The decisions are in
-//! [`super::grants`] and in the net. `clients` handles the sockets, `up` the entries of clients'
-//! rings, `agents` management agents.
+//! [`super::grants`] and in the net. `naming` finds the port of a name, `clients` handles the
+//! sockets, `up` the entries of clients' rings, and `agents` management agents.
 
 mod agents;
 mod clients;
@@ -35,12 +35,13 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use up::Up;
 
-/// Clients at a time; each has up to a dozen descriptors, and one for each leased segment.
+/// Clients with adapters at a time, and clients with agents.
 pub const CLIENTS_MAX: usize = 512;
-/// Connections without a message so far; beyond that, the oldest is closed.
+/// Connections that have not sent a message yet. Beyond this limit, the oldest one is closed.
 pub const UNATTACHED_MAX: usize = 256;
-/// Notifications that wait for a client, which is detached beyond that. A client that is only slow
-/// or stopped stays below (`Server::grant_ring` grants it no more rings).
+/// Notifications that may wait for a client. Beyond this limit, the client is detached. A client
+/// that is only slow or stopped does not reach it, because `Server::grant_ring` grants it no more
+/// rings.
 pub const NOTIFICATIONS_MAX: usize = 1024;
 /// Entries taken from a client in a turn, so that a busy client does not block others.
 const BATCH: usize = 64;
@@ -48,19 +49,19 @@ const BATCH: usize = 64;
 const TURNS_PER_SOCKET_READ: u32 = 64;
 /// The interval at which the counters of rings are read.
 const COUNTERS_EVERY: Duration = Duration::from_secs(1);
-/// Idle turns before it sleeps: a wake-up costs a client more than these.
+/// Idle turns before the server sleeps: waking it costs a client more than these turns cost.
 const IDLE_TURNS: u32 = 64;
-/// The first retry of a client whose ring is full; the interval doubles.
+/// The interval of retries if a client's ring is full. It doubles from the minimum to the maximum.
 const RETRY_MIN: Duration = Duration::from_micros(50);
 const RETRY_MAX: Duration = Duration::from_millis(50);
 
-/// The processes at the ports of a net, the same net in every call.
+/// The processes at the ports of a net. Every call must have the same net.
 pub struct Server {
     path: PathBuf,
     listener: OwnedFd,
     clients: BTreeMap<u32, Client>,
     agents: AgentClients,
-    /// Connections without a message so far, the oldest first.
+    /// Connections that have not sent a message yet, the oldest first.
     unattached: VecDeque<Socket>,
     ports: BTreeMap<End, AttachedPort>,
     /// Ports whose cables were unplugged with their clients.
@@ -68,7 +69,7 @@ pub struct Server {
     grants: Grants,
     rings: BTreeMap<u64, Granted>,
     client_last: u32,
-    /// The epoch of the net that the clients know.
+    /// The epoch of the net that was last published to the clients.
     epoch: u64,
     counters_read: Time,
     turns: u32,
@@ -98,10 +99,10 @@ struct Client {
     page: ServerPage,
     /// A frame that the ring down had no space for.
     held: Option<Frame>,
-    /// The number of its frames that were taken out of the net, with `held`.
+    /// The number of its frames that were taken out of the net, including `held`.
     taken: u64,
     outbox: VecDeque<Notification>,
-    /// Its socket had no space since the counters of rings were read.
+    /// Whether its socket was full at least once since the counters of rings were last read.
     is_full: bool,
     is_lost: bool,
 }
@@ -109,13 +110,13 @@ struct Client {
 struct Notification {
     kind: u8,
     ring: u64,
-    /// The frames that had arrived for the client before; they precede it.
+    /// The number of frames that arrived for the client before this notification. They precede it.
     behind: u64,
 }
 
 impl Server {
-    /// Listens for clients of the fabric with this path; the socket has the path with the suffix
-    /// `.ports`. Fails if another process listens there.
+    /// Listens for clients of the fabric with this path. The path of the socket has the suffix
+    /// `.ports` in addition. Fails if another process listens there.
     pub fn bind(path: &Path) -> io::Result<Self> {
         let path = socket_path(path);
         Ok(Self {
@@ -144,7 +145,7 @@ impl Server {
         first.map_or_else(|| self.agents.process_at(end), |client| client.socket.process())
     }
 
-    /// The numbers of clients, and of direct rings between them.
+    /// The number of clients, and the number of direct rings between them.
     pub fn statistics(&self) -> (usize, usize) {
         (self.clients.len(), self.rings.len())
     }
@@ -196,8 +197,8 @@ impl Server {
         fds.chain(self.agents.poll_fds())
     }
 
-    /// The longest sleep, `longest` at most: from now on, clients that send wake the server, until
-    /// [`Server::wake`].
+    /// Prepares a sleep: clients that send wake the server from now on, until [`Server::wake`].
+    /// Returns how long the server may sleep, `longest` at most.
     pub fn sleep(&mut self, longest: Duration) -> Duration {
         if self.is_awake() {
             return Duration::ZERO;
@@ -222,7 +223,8 @@ impl Server {
 
     // ---------------------------------------------------------------- changes
 
-    /// Writes the state of ports for clients, and ends the rings whose path has changed.
+    /// Writes changed port states into the pages of clients, and ends rings that have another path
+    /// now.
     pub fn publish_changes(&mut self, net: &mut Net) {
         if self.epoch == net.epoch() {
             return;
@@ -350,8 +352,9 @@ impl Server {
         client.outbox.push_back(Notification { kind, ring, behind: net.arrivals(client.context) });
     }
 
-    /// Sends a control message by the socket of a client. `false` if it has no space; then only a
-    /// ring may end: the client may be stopped while a neighbor sends it much.
+    /// Sends a control message to a client by its socket. `false` if the socket is full. The caller
+    /// may then end a ring, but must not detach the client, which may just be stopped while another
+    /// client causes many messages.
     fn send_control(
         &mut self,
         net: &mut Net,
@@ -380,7 +383,7 @@ impl Server {
         let Some(to) = path.end().filter(|to| *to != end) else { return };
         let Some(port) = self.ports.get(&to) else { return };
         let Some(&to) = port.contexts.get(&route_of(route).context) else { return };
-        // A client that does not read its messages gets no more rings.
+        // A client that does not read its notifications and control messages gets no more rings.
         let reads = |client: &Client| client.outbox.len() <= BATCH && !client.is_full;
         if ![from, to].iter().all(|end| self.clients.get(end).is_some_and(reads)) {
             return;
@@ -392,7 +395,7 @@ impl Server {
                 if let Some(granted) = self.rings.get(&ring) {
                     granted.close();
                 }
-                // Its sender, which may be asleep, confirms it.
+                // The sender confirms with CLOSED; it may be asleep.
                 let sender = self.grants.ring(ring).and_then(|grant| self.clients.get(&grant.from));
                 sender.into_iter().for_each(Client::wake);
             }
@@ -427,7 +430,7 @@ impl Server {
         Granted::create(slot, state.clone()).ok()
     }
 
-    /// Ends a ring: the receiver takes its present entries, and no more.
+    /// Ends a ring. The receiver takes the entries that are in it, and no later ones.
     fn end_ring(&mut self, net: &mut Net, number: u64) {
         if let Some(mut ring) = self.rings.remove(&number) {
             ring.close();
@@ -442,7 +445,7 @@ impl Server {
 
 enum Down {
     Frame(Frame),
-    /// The first message of its outbox.
+    /// The first notification of the client's outbox.
     Notification,
 }
 
@@ -460,15 +463,15 @@ impl Client {
         Some(Down::Frame(frame))
     }
 
-    /// Wakes the client: its ring has an entry.
+    /// Wakes the client for an entry in the ring down, if it sleeps.
     fn wake(&self) {
         if self.page.takes_waking() {
-            // A full socket wakes it as well.
+            // If the socket is full, its other messages wake the client.
             let _ = self.socket.send(&ControlMessage::Wake, None);
         }
     }
 
-    /// Whether an entry waits for space in its ring.
+    /// Whether an entry waits for space in the ring down.
     fn is_behind(&self) -> bool {
         self.held.is_some() || !self.outbox.is_empty()
     }
@@ -508,12 +511,12 @@ mod tests {
     use pollux_wire::mad::{Attribute, MadHeader, Method, MgmtClass};
     use pollux_wire::psn::Psn;
 
-    /// Two hosts at a switch; the switch forwards to LIDs 1 and 2 by the ports of these numbers.
+    /// Two hosts at a switch; the switch forwards to LID 1 by port 1, and to LID 2 by port 2.
     fn server(name: &str) -> (Server, Net) {
         of("single:2", name)
     }
 
-    /// A server of this topology; the switch has a LFT.
+    /// A server with this topology; the switch forwards to each LID by the port of that number.
     fn of(topology: &str, name: &str) -> (Server, Net) {
         let mut subnet = Subnet::new(Topology::generate(topology, 1).unwrap());
         for node in 0..subnet.nodes().len() as u32 {
@@ -617,7 +620,7 @@ mod tests {
         server.read_sockets(Time::START, &mut net);
         assert!(net.subnet().nodes()[1].ports[1].is_linked());
         assert_eq!(net.free_context(end).map(|free| free.number), Some(2));
-        // Of its queue pairs, of those of a context without an adapter, and of management.
+        // To its queue pairs, to those of a context without an adapter, and to management.
         for dest_qp in [1 << 19 | 0x41, 0x41, 2 << 19 | 0x41, 1] {
             let words = [0xffff << 16 | dest_qp << 32, 1 << 32, 1];
             assert!(peers.up.send_bytes(tag::MESSAGE, &words, b"four"));
@@ -805,7 +808,7 @@ mod tests {
         assert_eq!((server.statistics().0, overruns(&net)), (0, 1));
     }
 
-    /// A client is stopped while a neighbor gets one ring after the other to it.
+    /// A client is stopped while another client gets one ring after the other to it.
     #[test]
     fn a_client_that_stands_still_stays_while_a_neighbor_cycles_rings() {
         let (mut server, mut net) = server("throws");
@@ -863,7 +866,7 @@ mod tests {
         }
         let (_socket, mut page) = attached(&mut server, &mut net, 1);
         let (_peer, _peers) = attached(&mut server, &mut net, 2);
-        // Its own two addresses, its peer's, none, and that of directed routes on a data VL.
+        // Its own two LIDs, its peer's LID, no LID, and the permissive LID on a data VL.
         for slid in [4u64, 5, 2, 0, 0xffff] {
             let words = [0xffff << 16 | 0x41 << 32, 2 << 32 | slid << 48, 1];
             assert!(page.up.send_bytes(tag::MESSAGE, &words, b"four"));
@@ -904,8 +907,8 @@ mod tests {
         assert_eq!(server.statistics(), (2, 0));
     }
 
-    /// A packet of a host with an SMP that would route all LIDs by port 2: by directed route over
-    /// its own port, or to the switch's LID.
+    /// A packet from a host to the switch, by directed route or by LID. The SMP would route all
+    /// LIDs by port 2.
     fn set_routes(is_directed: bool, method: Method) -> Frame {
         let table = LinearForwardingTable { ports: [2; 64] };
         let class =
@@ -965,7 +968,7 @@ mod tests {
         assert_eq!((route(&net), refused(&net)), (Some(2), 8));
     }
 
-    /// The environment variable by which a test starts a process in its role.
+    /// The environment variable that the second test below sets for the process that it starts.
     const ROLE: &str = "POLLUX_FEW_DESCRIPTORS";
 
     /// The process that the test below starts with few descriptors.
@@ -1028,7 +1031,7 @@ mod tests {
         (messages, descriptors)
     }
 
-    /// Two clients with a ring from the first to the second, and its number.
+    /// Two clients with a direct ring from the first to the second, and the number of the ring.
     fn with_ring(server: &mut Server, net: &mut Net) -> ([(Socket, ClientPage); 2], u64) {
         let mut ends = [1, 2].map(|host| attached(server, net, host));
         let words = [0xffff << 16 | 0x41 << 32, 2 << 32, 1];
@@ -1072,13 +1075,14 @@ mod tests {
         server.read_sockets(Time::START, &mut net);
         assert_eq!(messages_of(&receiver), (vec![withdraw], 0));
         assert_eq!(server.statistics(), (3, 1));
-        // Without a question that is open, the next one would be passed on.
+        // Withdraw is a request, too, so its answer is forwarded.
         let unmapped = ControlMessage::Mapped { ring, segment, is_mapped: false };
         assert!(receiver.send(&unmapped, None));
         server.read_sockets(Time::START, &mut net);
         assert_eq!(messages_of(&sender), (vec![unmapped], 0));
 
-        // Another one's ring, and one that there is not.
+        // A request for a ring that does not exist is ignored; one for another client's ring
+        // detaches the client.
         assert!(
             snooper
                 .send(&ControlMessage::Expose { ring: ring + 1, segment }, Some(sealed().as_fd()))
@@ -1141,7 +1145,7 @@ mod tests {
         assert_eq!(server.statistics(), (1, 0));
     }
 
-    /// A client leaves and another attaches just after the server has read the clients' sockets.
+    /// A client ends and another one attaches just after the server has read the clients' sockets.
     #[test]
     fn a_place_that_was_left_during_a_look_is_free() {
         for (others_context, secret) in [(None, 8), (Some(5), 7)] {

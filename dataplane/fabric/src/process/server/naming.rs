@@ -1,8 +1,9 @@
 //! Port names: `NODE[:PORT]` of `soft:PATH@NODE[:PORT]`.
 //!
-//! A node has its name in the topology, or its GUID. Names need not be unique, for example in a
-//! dump of a cluster; a name of several hosts is an error. Without a port number, the name means
-//! the first port with a cable: adapters with two ports are often connected by the second.
+//! `NODE` is the name of a node in the topology, or its GUID. Names need not be unique, for example
+//! in a dump of a cluster; the name of several hosts is an error. Without a port number, the name
+//! means the first port with a cable, because adapters with two ports are often connected by the
+//! second one only.
 
 use crate::topology::{End, PlannedNode, Topology};
 use pollux_wire::address::Guid;
@@ -72,8 +73,8 @@ fn guid(text: &str) -> Option<Guid> {
 mod tests {
     use super::*;
 
-    /// Two hosts of one name, and one whose first port has no cable, at a switch that is called
-    /// like the latter.
+    /// Two hosts with the same name, and a host that has no cable at its first port and the same
+    /// name as the switch.
     const DUMP: &str = "\
 switchguid=0x10
 Switch 3 \"S-10\" # \"two\" base port 0 lid 1 lmc 0

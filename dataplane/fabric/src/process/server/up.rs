@@ -1,4 +1,5 @@
-//! Entries of a client's ring, each checked in one copy.
+//! Entries of a client's ring up. Each is copied once, and the copy is checked, because the client
+//! can change the entry at any time.
 
 use crate::process::tag;
 use pollux_hca::Frame;
@@ -38,14 +39,15 @@ impl Up {
                     Self::Invalid
                 }
             }
-            // Leased messages use direct rings only: other clients cannot read the memory.
+            // Leased messages must use direct rings, because only the receiver of such a ring can
+            // read the leased memory.
             tag::MESSAGE
                 if (3..=WORDS_MAX).contains(&entry.head_words())
                     && entry.first_words()[0] & LEASED == 0 =>
             {
                 let mut head = entry.head();
                 let head = &mut head[..entry.head_words()];
-                // The net chooses the virtual lane, not the client.
+                // Clears the VL, which the net chooses, and unused bits.
                 head[1] &= !(0xff << 24);
                 head[2] &= 0xffff_ffff;
                 let bytes = bytes();
