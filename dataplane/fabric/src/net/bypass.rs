@@ -61,12 +61,6 @@ impl Net {
             self.subnet.port_mut(*to).counters.received_many(packets, words, false);
         }
     }
-
-    pub(super) fn wire_at(&self, end: End) -> &Wire {
-        let node = &self.subnet.topology().nodes()[end.node as usize];
-        let link = node.ports[usize::from(end.port)].link;
-        link.and_then(|link| self.wires.get(&link)).unwrap_or(&self.wire)
-    }
 }
 
 /// Whether a link only forwards: it has no latency and no faults, and does not need packets.

@@ -165,6 +165,13 @@ impl Net {
         self.find_packet_links();
     }
 
+    /// The properties of the link at a port.
+    fn wire_at(&self, end: End) -> &Wire {
+        let node = &self.subnet.topology().nodes()[end.node as usize];
+        let link = node.ports[usize::from(end.port)].link;
+        link.and_then(|link| self.wires.get(&link)).unwrap_or(&self.wire)
+    }
+
     /// Calls `tap` for every packet on every link. Messages are then sent as packets.
     pub fn set_tap(&mut self, tap: Tap) {
         self.tap = Some(tap);
