@@ -7,11 +7,12 @@
 //!
 //! 1. this file: [`Adapter`] finds the queue pair of each received packet, and keeps the list of
 //!    queue pairs that may have something to send and their timers;
-//! 2. `qp` is a queue pair and its states, `common` the state that its two halves share;
-//!    `requester` and `responder` are the halves of a connection (RC or UC), each with its fast
-//!    path; `migration` is automatic path migration (APM), `datagram` the UD service;
-//! 3. `memory`, `queue` and `qpn`: memory regions, work and completion queues, and QPNs; `verbs`
-//!    and `posting`: the verbs; [`recv_source`]: receives that a consumer posts without a call;
+//! 2. `qp` is a queue pair: its states, and which packets it admits. `common` is the state that its
+//!    two halves share; `requester` and `responder` are the halves of a connection (RC or UC), each
+//!    with its fast path; `migration` is automatic path migration (APM), `datagram` the UD service;
+//! 3. `memory`, `queue` and `qpn`: memory regions, work and completion queues, and QPNs; `verbs`:
+//!    the verbs that make and change objects, `posting`: those that post and poll;
+//!    [`recv_source`]: receives that a consumer posts without a call;
 //! 4. [`port`] has the attributes that the subnet manager sets, [`violation`] the reports of P_Key
 //!    and Q_Key violations;
 //! 5. [`message_bypass`] defines the delivery of messages without packets, [`frame`] the frames on
@@ -60,7 +61,7 @@ use outlet::{Outlet, OwnPort};
 use pollux_verbs::device::Limits;
 use pollux_verbs::table::Table;
 use pollux_verbs::time::Time;
-use pollux_verbs::{AddressVector, AsyncEvent, Cq, Pd, Qp, QpInit, QpState, QpType};
+use pollux_verbs::{AddressVector, AsyncEvent, Cq, Pd, Qp, QpInit, QpState};
 use pollux_wire::address::{Gid, Lid, Qpn};
 use pollux_wire::mad::smp::PortState;
 use pollux_wire::packet::Packet;
@@ -439,54 +440,6 @@ impl Adapter {
             self.timers.remove(&(later, number));
         }
         self.timers.insert((wanted, number));
-    }
-}
-
-impl QueuePair {
-    /// Checks the transport, the P_Key and the path of a packet, and the state of the queue pair,
-    /// before the queue pair handles the packet (IBA 9.6.1).
-    fn admit(&mut self, shared: &mut Shared, arrival: &Arrival<'_>) -> Result<(), DropReason> {
-        let common = &self.common;
-        if arrival.head.opcode.transport() != common.transport() {
-            return Err(DropReason::Transport);
-        }
-        if !matches!(common.state, QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe) {
-            return Err(DropReason::QpState);
-        }
-        let pkey = arrival.head.pkey;
-        let is_member = match common.init.qp_type {
-            QpType::Gsi => shared.port.pkey_index(pkey).is_some(),
-            _ => pkey.matches(common.pkey(&shared.port)),
-        };
-        if !is_member {
-            return Err(DropReason::PKey);
-        }
-        if common.init.qp_type.is_datagram() {
-            return Ok(());
-        }
-        self.check_source(shared, arrival)
-    }
-
-    fn handle(
-        &mut self,
-        shared: &mut Shared,
-        now: Time,
-        arrival: &Arrival<'_>,
-    ) -> Result<(), DropReason> {
-        if self.common.init.qp_type.is_datagram() {
-            return self.receive(shared, arrival);
-        }
-        self.report_established(shared);
-        self.handle_mig_req(shared, arrival.head.mig_req);
-        let outcome = if !arrival.head.opcode.is_request() {
-            self.requester.handle(&self.common, shared, now, arrival)
-        } else if self.common.init.qp_type == QpType::Rc {
-            self.responder.handle_reliable(&mut self.common, shared, arrival)
-        } else {
-            self.responder.handle_unreliable(&mut self.common, shared, arrival)
-        };
-        self.handle_failure(shared);
-        outcome
     }
 }
 

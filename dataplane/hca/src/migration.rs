@@ -29,12 +29,12 @@
 //! The adapter has one port, so its paths differ only in their LIDs, service levels and GRHs.
 
 use super::common::Common;
-use super::port::{DropReason, Port};
-use super::qp::QueuePair;
+use super::port::DropReason;
+use super::qp::{QueuePair, matches_path};
 use super::{Adapter, Shared};
 use crate::frame::Arrival;
 use pollux_verbs::error::invalid;
-use pollux_verbs::{AddressVector, AsyncEvent, Migration, QpAttributes, VerbsError, check};
+use pollux_verbs::{AsyncEvent, Migration, QpAttributes, VerbsError, check};
 
 impl Common {
     #[inline(always)]
@@ -44,16 +44,14 @@ impl Common {
 }
 
 impl QueuePair {
-    /// Checks that a packet arrived by the right path (IBA 9.6.1.5, 17.2.8.1).
-    pub(super) fn check_source(
+    /// Checks that a packet with MigReq 1, which arrived in Armed, used the alternate path (IBA
+    /// 17.2.8.1).
+    pub(super) fn check_alternate_path(
         &mut self,
         shared: &mut Shared,
         arrival: &Arrival<'_>,
     ) -> Result<(), DropReason> {
         let Common { attributes, handle, refusal_reported, .. } = &mut self.common;
-        if !arrival.head.mig_req || attributes.migration != Some(Migration::Armed) {
-            return matches_path(&attributes.path.unwrap_or_default(), &shared.port, arrival);
-        }
         let alternate = attributes.alternate_path.unwrap_or_default();
         let own_lid = shared.port.lid.0 | u16::from(alternate.src_path_bits);
         let is_to_alternate = arrival.head.dlid.0 == own_lid;
@@ -128,21 +126,5 @@ impl Adapter {
         }
         let alternate = change.alternate_path.or(common.attributes.alternate_path);
         check::migration(common.migration(), change.migration, alternate.is_some())
-    }
-}
-
-/// Checks that a packet is from the other end of a path.
-fn matches_path(
-    path: &AddressVector,
-    port: &Port,
-    arrival: &Arrival<'_>,
-) -> Result<(), DropReason> {
-    if arrival.head.slid != path.dlid && !port.is_ethernet() {
-        return Err(DropReason::Slid);
-    }
-    match (arrival.grh, path.grh) {
-        (None, None) => Ok(()),
-        (Some(theirs), Some(ours)) if theirs.sgid == ours.dgid => Ok(()),
-        _ => Err(DropReason::Grh),
     }
 }

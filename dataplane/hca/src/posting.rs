@@ -1,14 +1,15 @@
-//! The verbs that post requests (IBA 11.4).
+//! The verbs that post requests and poll completions (IBA 11.4).
 
 use super::Adapter;
 use super::queue::RecvWork;
 use crate::recv_source::RecvSource;
 use crate::sink::FrameSink;
+use pollux_verbs::error::none;
 use pollux_verbs::time::Time;
 use pollux_verbs::work::SendOp;
 use pollux_verbs::{
-    AddressVector, CompletionStatus, PostError, PostRefusal, Qp, QpState, RecvRequest, SendRequest,
-    Srq, check,
+    AddressVector, Arm, Completion, CompletionStatus, Cq, PostError, PostRefusal, Qp, QpState,
+    RecvRequest, SendRequest, Srq, VerbsError, check,
 };
 
 impl Adapter {
@@ -152,5 +153,42 @@ impl Adapter {
     pub fn flush_receives(&mut self, qp: Qp) -> bool {
         let failed = self.qps.get_mut(qp.0).filter(|qp| qp.common.state == QpState::Err);
         failed.is_some_and(|qp| qp.flush_receives(&mut self.shared))
+    }
+
+    #[inline]
+    pub(crate) fn has_completions(&self, cq: Cq, count: usize) -> bool {
+        self.shared.cqs.get(cq.0).is_some_and(|queue| queue.completions.len() >= count)
+    }
+
+    /// The number of completions added so far to all queues, including those that were polled.
+    pub fn completed(&self) -> u64 {
+        self.shared.completed
+    }
+
+    /// Moves completions out of a queue; returns their number.
+    pub fn poll(&mut self, cq: Cq, out: &mut [Completion]) -> Result<usize, VerbsError> {
+        let queue = self.shared.cqs.get_mut(cq.0).ok_or(none("poll", "completion queue"))?;
+        Ok(queue.take(out))
+    }
+
+    pub(crate) fn arm(&mut self, cq: Cq, arm: Arm) -> Result<(), VerbsError> {
+        let queue = self.shared.cqs.get_mut(cq.0).ok_or(none("arm", "completion queue"))?;
+        queue.arm(arm);
+        Ok(())
+    }
+
+    /// The position of the last solicited or failed completion of a queue. 1 is the oldest
+    /// completion in the queue; 0 and below mean that the completion was polled. `None` if there
+    /// was none.
+    pub fn last_solicited(&self, cq: Cq) -> Option<isize> {
+        let queue = self.shared.cqs.get(cq.0)?;
+        (queue.completions.len() as isize).checked_sub_unsigned(queue.since_solicited)
+    }
+
+    /// Takes a pending notification and returns its completion queue.
+    pub(crate) fn take_notified(&mut self) -> Option<Cq> {
+        let (number, _) = self.shared.cqs.iter().find(|(_, queue)| queue.is_notified)?;
+        self.shared.cqs.get_mut(number)?.is_notified = false;
+        Some(Cq(number))
     }
 }

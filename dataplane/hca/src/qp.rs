@@ -1,13 +1,18 @@
-//! A queue pair: its halves and its states (IBA 10.3).
+//! A queue pair: its states, the admission of packets, and its halves (IBA 10.3, 9.6.1).
 
 use super::Shared;
 use super::common::{Common, Sent};
 use super::outlet::Outlet;
+use super::port::{DropReason, Port};
 use super::requester::Requester;
 use super::responder::Responder;
+use crate::frame::Arrival;
 use crate::sink::FrameSink;
 use pollux_verbs::time::Time;
-use pollux_verbs::{AsyncEvent, CompletionStatus, Qp, QpAttributes, QpInit, QpState, QpType};
+use pollux_verbs::{
+    AddressVector, AsyncEvent, CompletionStatus, Migration, Qp, QpAttributes, QpInit, QpState,
+    QpType,
+};
 use pollux_wire::address::Qpn;
 
 #[derive(Debug)]
@@ -93,6 +98,66 @@ impl QueuePair {
             self.common.complete_recv(shared, &work, CompletionStatus::Flushed);
         }
         any
+    }
+
+    /// Checks the transport, the P_Key and the path of a packet, and the state of the queue pair,
+    /// before the queue pair handles the packet (IBA 9.6.1).
+    pub(crate) fn admit(
+        &mut self,
+        shared: &mut Shared,
+        arrival: &Arrival<'_>,
+    ) -> Result<(), DropReason> {
+        let common = &self.common;
+        if arrival.head.opcode.transport() != common.transport() {
+            return Err(DropReason::Transport);
+        }
+        if !matches!(common.state, QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe) {
+            return Err(DropReason::QpState);
+        }
+        let pkey = arrival.head.pkey;
+        let is_member = match common.init.qp_type {
+            QpType::Gsi => shared.port.pkey_index(pkey).is_some(),
+            _ => pkey.matches(common.pkey(&shared.port)),
+        };
+        if !is_member {
+            return Err(DropReason::PKey);
+        }
+        if common.init.qp_type.is_datagram() {
+            return Ok(());
+        }
+        self.check_path(shared, arrival)
+    }
+
+    /// Checks that a packet arrived by the right path (IBA 9.6.1.5). In Armed, a packet with MigReq 1
+    /// must arrive by the alternate path.
+    fn check_path(&mut self, shared: &mut Shared, arrival: &Arrival<'_>) -> Result<(), DropReason> {
+        let attributes = &self.common.attributes;
+        if arrival.head.mig_req && attributes.migration == Some(Migration::Armed) {
+            return self.check_alternate_path(shared, arrival);
+        }
+        matches_path(&attributes.path.unwrap_or_default(), &shared.port, arrival)
+    }
+
+    pub(crate) fn handle(
+        &mut self,
+        shared: &mut Shared,
+        now: Time,
+        arrival: &Arrival<'_>,
+    ) -> Result<(), DropReason> {
+        if self.common.init.qp_type.is_datagram() {
+            return self.receive(shared, arrival);
+        }
+        self.report_established(shared);
+        self.handle_mig_req(shared, arrival.head.mig_req);
+        let outcome = if !arrival.head.opcode.is_request() {
+            self.requester.handle(&self.common, shared, now, arrival)
+        } else if self.common.init.qp_type == QpType::Rc {
+            self.responder.handle_reliable(&mut self.common, shared, arrival)
+        } else {
+            self.responder.handle_unreliable(&mut self.common, shared, arrival)
+        };
+        self.handle_failure(shared);
+        outcome
     }
 
     /// Queues the ConnectionEstablished event for the first packet that arrives in RTR (IBA
@@ -183,3 +248,19 @@ impl QueuePair {
 
 /// The number of packets or messages that a queue pair sends before the next queue pair may send.
 const SENT_PER_TURN: u32 = 16;
+
+/// Checks that a packet is from the other end of a path.
+pub(crate) fn matches_path(
+    path: &AddressVector,
+    port: &Port,
+    arrival: &Arrival<'_>,
+) -> Result<(), DropReason> {
+    if arrival.head.slid != path.dlid && !port.is_ethernet() {
+        return Err(DropReason::Slid);
+    }
+    match (arrival.grh, path.grh) {
+        (None, None) => Ok(()),
+        (Some(theirs), Some(ours)) if theirs.sgid == ours.dgid => Ok(()),
+        _ => Err(DropReason::Grh),
+    }
+}

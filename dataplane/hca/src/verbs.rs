@@ -7,8 +7,8 @@ use super::{Adapter, LIMITS, Member, QueuePair};
 use pollux_mem::Memory;
 use pollux_verbs::error::{invalid, none, over};
 use pollux_verbs::{
-    Access, AddressVector, Ah, Arm, AsyncEvent, Completion, Cq, LKey, MemoryRegion, MemoryWindow,
-    Pd, Qp, QpAttributes, QpInit, QpState, QpType, RKey, Srq, VerbsError, check, transition,
+    Access, AddressVector, Ah, AsyncEvent, Cq, LKey, MemoryRegion, MemoryWindow, Pd, Qp,
+    QpAttributes, QpInit, QpState, QpType, RKey, Srq, VerbsError, check, transition,
 };
 use pollux_wire::address::{Gid, Lid, Qpn};
 use pollux_wire::keys::QKey;
@@ -322,43 +322,6 @@ impl Adapter {
         let index = self.groups.iter().position(|kept| *kept == member);
         self.groups.remove(index.ok_or(none("detach_multicast", "membership"))?);
         Ok(())
-    }
-
-    #[inline]
-    pub(crate) fn has_completions(&self, cq: Cq, count: usize) -> bool {
-        self.shared.cqs.get(cq.0).is_some_and(|queue| queue.completions.len() >= count)
-    }
-
-    /// The number of completions added so far to all queues, including those that were polled.
-    pub fn completed(&self) -> u64 {
-        self.shared.completed
-    }
-
-    /// Moves completions out of a queue; returns their number.
-    pub fn poll(&mut self, cq: Cq, out: &mut [Completion]) -> Result<usize, VerbsError> {
-        let queue = self.shared.cqs.get_mut(cq.0).ok_or(none("poll", "completion queue"))?;
-        Ok(queue.take(out))
-    }
-
-    pub(crate) fn arm(&mut self, cq: Cq, arm: Arm) -> Result<(), VerbsError> {
-        let queue = self.shared.cqs.get_mut(cq.0).ok_or(none("arm", "completion queue"))?;
-        queue.arm(arm);
-        Ok(())
-    }
-
-    /// The position of the last solicited or failed completion of a queue. 1 is the oldest
-    /// completion in the queue; 0 and below mean that the completion was polled. `None` if there
-    /// was none.
-    pub fn last_solicited(&self, cq: Cq) -> Option<isize> {
-        let queue = self.shared.cqs.get(cq.0)?;
-        (queue.completions.len() as isize).checked_sub_unsigned(queue.since_solicited)
-    }
-
-    /// Takes a pending notification and returns its completion queue.
-    pub(crate) fn take_notified(&mut self) -> Option<Cq> {
-        let (number, _) = self.shared.cqs.iter().find(|(_, queue)| queue.is_notified)?;
-        self.shared.cqs.get_mut(number)?.is_notified = false;
-        Some(Cq(number))
     }
 
     pub(crate) fn has_event(&self) -> bool {
