@@ -1,6 +1,7 @@
-//! Destinations beyond the link of an interface, where the node has routes of its own.
+//! The routes of the node, for destinations beyond the link of an interface.
 //!
-//! Interfaces of all kinds share the routes of the node and the packets for its other interfaces.
+//! Interfaces of all kinds share these routes. A packet for another interface of the node leaves
+//! through a queue of [`Elsewhere`].
 
 use crate::bounded::BoundedQueue;
 use crate::icmp::{ErrorBudget, IcmpError};
@@ -16,16 +17,17 @@ pub enum NodeRoute {
         /// `None` if the destination is on the link.
         gateway: Option<IpAddr>,
     },
+    /// The node has no route.
     Nowhere,
     Blackhole,
     Rejected(IcmpError),
 }
 
 pub trait NodeRoutes: Send + Sync {
-    /// The flow hash of a packet, as workers compute it.
+    /// The flow hash of a packet, equal to the one that workers compute.
     fn flow_of(&self, packet: &[u8]) -> u32;
 
-    /// `flow` chooses among several next hops.
+    /// The route to a destination; `flow` selects one of several next hops.
     fn route_to(&self, destination: IpAddr, flow: u32) -> NodeRoute;
 
     fn error_budget(&self) -> ErrorBudget;
@@ -41,23 +43,24 @@ pub struct Elsewhere {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ElsewhereKind {
+    /// That interface sends the packet to this next hop.
     Leaves(IpAddr),
-    /// It cannot be delivered. That interface, where it arrived or its sender is, sends the ICMP
-    /// error with an address of its own (RFC 1812 4.3.2.4).
+    /// The packet cannot be delivered. That interface, where the packet arrived or which leads to
+    /// its sender, sends the ICMP error from an address of its own (RFC 1812 4.3.2.4).
     Failed(IcmpError),
 }
 
 /// A packet in transit that control has to fragment or reject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TransitHop {
-    /// The number of the interface where it arrived, by whose routing domain errors return: in
-    /// another domain, its source may be another host.
+    /// The number of the interface where the packet arrived. An ICMP error uses the routing domain
+    /// of that interface, because in another domain the source address may belong to another host.
     pub from: u16,
-    /// Its next hop at the link of this interface, by the routes of that domain.
+    /// The next hop on the link of this interface, by the routes of that domain.
     pub next_hop: IpAddr,
 }
 
-/// The routes of the node, and the number of this interface in them.
+/// The routes of the node, the number of this interface in them, and packets for other interfaces.
 pub(crate) struct Beyond {
     pub(crate) number: u16,
     pub(crate) routes: Option<Arc<dyn NodeRoutes>>,
@@ -69,7 +72,8 @@ impl Beyond {
         Self { number: 0, routes: None, elsewhere: BoundedQueue::new(ELSEWHERE_MAX) }
     }
 
-    /// Has the interface where a packet arrived send the error; `false` if it is this one.
+    /// Passes an ICMP error to the interface `from`, where the packet arrived. Returns `false` if
+    /// this interface has to send the error itself.
     pub(crate) fn error_elsewhere(&mut self, from: u16, packet: &[u8], error: IcmpError) -> bool {
         let is_elsewhere = from != self.number && self.routes.is_some();
         if is_elsewhere {
@@ -83,7 +87,8 @@ impl Beyond {
         self.routes.as_ref().map_or(0, |routes| routes.flow_of(packet))
     }
 
-    /// The gateway on this link; without one, the destination is on it.
+    /// The gateway to `destination` if its route leads to this link: `Some(None)` if the
+    /// destination is on the link itself.
     pub(crate) fn gateway(&self, destination: IpAddr, flow: u32) -> Option<Option<IpAddr>> {
         match self.routes.as_ref()?.route_to(destination, flow) {
             NodeRoute::Link { interface, gateway } if interface == self.number => Some(gateway),

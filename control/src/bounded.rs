@@ -34,17 +34,17 @@ impl<T> BoundedQueue<T> {
     }
 }
 
-/// A token bucket.
+/// A token bucket, kept as the time of its next token (generic cell rate algorithm).
 #[derive(Clone, Debug)]
 pub struct RateLimit {
     interval: Duration,
     burst: u32,
-    /// When the next token is due at an even rate.
+    /// When the next token is due at an even rate; it may be ahead of the clock by the burst.
     next: Time,
 }
 
 impl RateLimit {
-    /// With a full bucket; a rate of 0 allows nothing.
+    /// Creates a full bucket; a rate of 0 allows nothing.
     pub fn new(per_second: u32, burst: u32) -> Self {
         let interval = Duration::from_secs(1).checked_div(per_second);
         Self { interval: interval.unwrap_or(Duration::MAX), burst, next: Time::START }

@@ -1,7 +1,7 @@
 //! Actions of an interface for its data path, and queue pair events in return.
 //!
-//! Control names peers and connections by keys, which are never used twice. The data path maps them
-//! to address handles, queue pairs and table indices of the device.
+//! Control names peers and connections by keys that are never reused. The data path maps them to
+//! address handles, queue pairs and table indices of the device.
 
 use pollux_verbs::{AddressVector, QpAttributes, QpType};
 use pollux_wire::address::{Gid, Lid, Qpn};
@@ -20,8 +20,8 @@ use std::net::IpAddr;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PeerKey(pub u64);
 
-/// The key of a connection everywhere: at the CM, which assigns it, in the policy of connected
-/// mode, and at its queue pair. Later keys are greater, but for a wrap after 2^32 connections.
+/// The key of a connection, which the CM assigns, and which connected mode and the data path use as
+/// well. A later key is greater, until the count of connections wraps after 2^32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConnectionKey(pub u64);
 
@@ -36,7 +36,7 @@ impl ConnectionKey {
 pub struct WorkerId(pub u8);
 
 impl WorkerId {
-    /// The primary worker: it receives datagrams, groups and management.
+    /// The primary worker, which receives datagrams, multicast packets and MADs.
     pub const PRIMARY: Self = Self(0);
 }
 
@@ -45,14 +45,14 @@ pub struct PortView {
     pub number: u8,
     pub state: PortState,
     pub lid: Lid,
-    /// Low bits of the LID that are path bits.
+    /// The number of low LID bits that are path bits.
     pub lmc: u8,
     pub sm_lid: Lid,
     pub sm_sl: u8,
     pub mtu: Mtu,
-    /// Its GIDs in the order of its table; the first is the interface's.
+    /// The GIDs in the order of the port's table; the first is the interface's.
     pub gids: Vec<Gid>,
-    /// Its P_Keys in the order of its table, entries that hold none included.
+    /// The P_Keys in the order of the port's table, invalid entries included.
     pub pkeys: Vec<PKey>,
 }
 
@@ -62,17 +62,17 @@ pub struct LinkProperties {
     /// The Q_Key of the broadcast group, for all datagrams (RFC 4391 4.1).
     pub qkey: QKey,
     pub lid: Lid,
-    /// Low bits of the LID that are path bits.
+    /// The number of low LID bits that are path bits.
     pub lmc: u8,
     pub gid: Gid,
-    /// The IP MTU of datagrams.
+    /// The IP MTU of datagrams, in bytes.
     pub mtu: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DatagramAdjacency {
     pub vector: AddressVector,
-    /// The queue pair; [`Qpn::MULTICAST`] for a group.
+    /// The destination QPN; [`Qpn::MULTICAST`] for a group.
     pub qpn: Qpn,
     pub mtu: u32,
 }
@@ -82,24 +82,24 @@ pub struct DatagramAdjacency {
 pub enum Adjacency {
     /// Unknown: punt packets to control.
     Unknown,
-    /// Being resolved: punt packets that must not be lost.
+    /// The peer is being resolved: punt packets that must not be lost.
     Pending,
     Unreachable,
     Datagram(DatagramAdjacency),
     Connected {
         connection: ConnectionKey,
         mtu: u32,
-        /// The adjacency for packets that fit a datagram, once the connection is gone.
+        /// The adjacency after the connection has ended, for packets that fit a datagram.
         fallback: Option<DatagramAdjacency>,
     },
 }
 
-/// An action for the device or the tables of the data path, to be done in order. Group actions are
-/// for the primary worker, connection actions for the worker of the connection, all others for all
-/// workers unless they name one.
+/// An action for the device or the tables of the data path. Actions apply in order. Group actions
+/// are for the primary worker, and connection actions for the worker of the connection. All others
+/// are for all workers, unless they name one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Start sending and receiving datagrams, or change the link of a started netdev.
+    /// Start sending and receiving datagrams, or change the link properties of a started netdev.
     Start(LinkProperties),
     Stop,
     Attach {
@@ -119,11 +119,11 @@ pub enum Action {
         peer: PeerKey,
         adjacency: Adjacency,
     },
-    /// Remove a peer; no next hop or group is bound to it any more.
+    /// Remove a peer. No next hop or group is bound to the peer any more.
     RemovePeer {
         peer: PeerKey,
     },
-    /// Bind a next hop to a peer, replacing its former binding.
+    /// Bind a next hop to a peer; replaces a former binding.
     Bind {
         ip: IpAddr,
         peer: PeerKey,
@@ -140,7 +140,7 @@ pub enum Action {
     UnbindGroup {
         mgid: Gid,
     },
-    /// Creates a queue pair, in INIT and with receives posted. [`QueuePairEvent::Made`] or
+    /// Create a queue pair in INIT, with receives posted. [`QueuePairEvent::Made`] or
     /// [`QueuePairEvent::Failed`] follows.
     Connect {
         worker: WorkerId,
@@ -151,10 +151,10 @@ pub enum Action {
     Modify {
         worker: WorkerId,
         connection: ConnectionKey,
-        /// To RTR, RTS or ERR; or, in RTS, an alternate path.
+        /// The attributes of a transition to RTR, RTS or ERR, or of an alternate path in RTS.
         attributes: Box<QpAttributes>,
     },
-    /// Destroys the queue pair. [`QueuePairEvent::Ended`] follows when its buffers are back.
+    /// Destroy the queue pair. [`QueuePairEvent::Ended`] follows when its buffers are back.
     Disconnect {
         worker: WorkerId,
         connection: ConnectionKey,
@@ -166,18 +166,18 @@ pub enum QueuePairEvent {
     Made {
         qpn: Qpn,
     },
-    /// It could not be created or modified, or failed later. [`Action::Disconnect`] destroys the
-    /// rest of it.
+    /// The queue pair could not be created or modified, or failed later. Control still has to
+    /// destroy it by [`Action::Disconnect`].
     Failed,
-    /// The first packet arrived; it replaces a lost RTU (RFC 4755 3.2).
+    /// The first packet arrived; it counts as the RTU if that was lost (RFC 4755 3.2).
     DataCame,
-    /// It has sent or received packets since the last such event.
+    /// The queue pair has sent or received packets since the last such event.
     Used {
         received: bool,
     },
-    /// Its path failed, and it migrated to the alternate path (IBA 17.2.8).
+    /// The path failed, and the queue pair migrated to the alternate path (IBA 17.2.8).
     Migrated,
-    /// It refused the alternate path, and still uses the former one.
+    /// The device refused the alternate path, and the queue pair still uses the former path.
     AlternateRefused,
     Ended,
 }
@@ -193,7 +193,7 @@ pub struct OutgoingPacket {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum By {
     Datagram(DatagramAdjacency),
-    /// By the present adjacency of the peer.
+    /// By the current adjacency of the peer.
     Peer(PeerKey),
 }
 
@@ -205,7 +205,8 @@ pub struct Delivery {
 }
 
 impl Delivery {
-    /// Whether it has a full UDP or TCP header, so that a port without a socket can be answered.
+    /// Whether the packet has a UDP or TCP header, so that a packet to a port without a socket gets
+    /// an answer. Later IPv4 fragments and all IPv6 fragments count as having none.
     pub fn has_port(&self) -> bool {
         let has_port = |protocol| matches!(protocol, IpProtocol::UDP | IpProtocol::TCP);
         match self.ether_type {
@@ -236,7 +237,7 @@ pub enum PacketSource {
     Datagram {
         qpn: Qpn,
         lid: Lid,
-        /// The sending port, from the GRH.
+        /// The GID of the sending port, from the GRH.
         gid: Option<Gid>,
         group: Option<Gid>,
     },

@@ -6,7 +6,8 @@ use pollux_wire::ip::ipv4::{Ipv4Header, Ipv4OptionKind, Ipv4Packet};
 /// Bytes per unit of the fragment offset.
 const UNIT: usize = 8;
 
-/// The fragments of a packet, unless it forbids them. A packet without identification gets `id`.
+/// The fragments of a packet. `None` if the packet is malformed or forbids fragmentation, or if
+/// `mtu` has no space for payload. Identification 0 is replaced by `id`, except in a fragment.
 pub(crate) fn parts(bytes: &[u8], mtu: usize, id: u16) -> Option<Vec<Vec<u8>>> {
     let packet = Ipv4Packet::parse(bytes).ok()?;
     let header = packet.header();
@@ -37,7 +38,7 @@ pub(crate) fn parts(bytes: &[u8], mtu: usize, id: u16) -> Option<Vec<Vec<u8>>> {
     packet.payload().chunks(payload_max).enumerate().map(part).collect()
 }
 
-/// The options of all fragments but the first: those without the copied flag are replaced by
+/// The options of all fragments except the first: options without the copied flag are replaced by
 /// no-operation (RFC 791 3.1). Bytes from a malformed option on stay as they are.
 fn options_of_later_parts(options: &[u8]) -> Vec<u8> {
     const COPIED: u8 = 0x80;
@@ -75,7 +76,7 @@ mod tests {
         Ipv4Header { identification, ttl: 9, protocol: IpProtocol::UDP, ..Ipv4Header::default() }
     }
 
-    /// The payload of all fragments, each of which is checked.
+    /// Checks each fragment, and returns the payload of all.
     fn joined(parts: &[Vec<u8>], header: &Ipv4Header) -> Vec<u8> {
         let mut payload = Vec::new();
         for (nth, bytes) in parts.iter().enumerate() {
@@ -91,7 +92,7 @@ mod tests {
     }
 
     proptest! {
-        /// Also where fragments are fragmented again on a narrower link.
+        /// Fragments can be fragmented again on a narrower link.
         #[test]
         fn parts_make_the_whole(
             len in 0usize..20_000, mtu in 28usize..3000, narrow in 28usize..600,
@@ -113,7 +114,7 @@ mod tests {
         }
     }
 
-    /// One option of all fragments, and one of the first fragment only.
+    /// One option has the copied flag, the other has not.
     #[test]
     fn options_go_with_the_first_part_and_copied_ones_with_all() {
         let options = [
@@ -129,7 +130,7 @@ mod tests {
         let found: Vec<_> = parts.iter().map(|part| &part[20..32]).collect();
         assert_eq!(found, [&first[..], &others[..]].concat());
         assert_eq!(joined(&parts, &header(7)), [9; 100]);
-        // Parts of a later part have the options that it has.
+        // Fragments of a later fragment keep the options of that fragment.
         let again = super::parts(&parts[1], 32 + 16, 1).unwrap();
         assert!(again.iter().all(|part| part[20..32] == *others[0]));
     }

@@ -1,8 +1,8 @@
 //! Outgoing packets of the control protocols, with their destination on the link.
 //!
 //! Address resolution and membership packets never use a connection (RFC 4755 3 and 7), so the
-//! destination also decides the transport: frames to a group, a link address or a neighbor use the
-//! UD queue pair; only an ordinary packet of ours may use a connection.
+//! destination also decides the transport. Frames to a group, a link address or a neighbor use the
+//! UD queue pair; only frames by route may use a connection.
 
 use pollux_wire::ethernet::EtherType;
 use pollux_wire::ip::IpProtocol;
@@ -20,23 +20,25 @@ pub(crate) const CONTROL_DSCP: u8 = 48;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum To<L = LinkAddress> {
-    /// The members of the group, by UD.
+    /// The members of this group, by UD.
     Group(GroupId),
-    /// This interface, by UD even if it has a connection.
+    /// The interface with this link address, by UD even if it has a connection.
     Link(L),
     /// This neighbor, by UD, once its link address is known.
     Neighbor(IpAddr),
+    /// The next hop of the packet's destination, by UD or a connection.
     Route,
 }
 
 impl<L> To<L> {
-    /// To the group of the link for `destination`; by route if that is no group.
+    /// The link's group for `destination`, or by route if `destination` is not a group.
     pub fn group_of(destination: IpAddr) -> Self {
         GroupId::of(destination).map_or(Self::Route, Self::Group)
     }
 }
 
-/// The link address type of protocols that know no link addresses.
+/// The link address type of protocols that use no link addresses. It has no values, so their frames
+/// are never [`To::Link`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoLink {}
 
@@ -87,7 +89,7 @@ impl<L> LinkFrame<L> {
             false => (IpProtocol::ICMPV6, 0),
         };
         let Sender { source, destination, hop_limit, .. } = from;
-        // Errors and echoes have no precedence.
+        // ICMP errors and echoes have no precedence; MLD and neighbor discovery have.
         let is_control = from.router_alert || hop_limit == u8::MAX;
         let dscp = if is_control { CONTROL_DSCP } else { 0 };
         let header = Ipv6Header {

@@ -1,4 +1,4 @@
-//! The address of an interface on its link, of whatever kind the link is.
+//! The link address of an interface, for InfiniBand and Ethernet.
 //!
 //! ARP, neighbor discovery and the neighbor cache differ between InfiniBand and Ethernet only in
 //! the address: its length, its option in neighbor discovery, and the part that identifies an
@@ -23,7 +23,8 @@ pub trait InterfaceAddress:
     /// Whether an interface can have this address: it is neither null nor a group.
     fn is_interface(&self) -> bool;
 
-    /// Whether both are of one port: an interface that restarts there has another queue pair.
+    /// Whether both addresses are of one port. An interface that restarts at a port gets another
+    /// queue pair, and so another address.
     fn is_same_port(&self, other: &Self) -> bool;
 
     /// The address without the flags of connected mode.
@@ -45,7 +46,7 @@ impl InterfaceAddress for LinkAddress {
         self.comparison_form()
     }
 
-    /// Its queue pair is none for management.
+    /// The QPN is not one for management or multicast, and the GID is a unicast GID.
     fn is_interface(&self) -> bool {
         let is_datagram_qp = !matches!(self.qpn, Qpn::SMI | Qpn::GSI | Qpn::MULTICAST);
         is_datagram_qp && !self.gid.is_multicast() && self.gid != Gid::NONE

@@ -1,5 +1,5 @@
-//! The answer to a packet without a listener: a reset to a TCP segment, so that a connection is
-//! refused at once (RFC 9293 3.10.7.1), and an ICMP error to others.
+//! The answer to a packet for a port without a socket: a reset to a TCP segment, so that the
+//! connection is refused at once (RFC 9293 3.10.7.1), and an ICMP error to other protocols.
 
 use crate::address::Addresses;
 use crate::icmp::{HOP_LIMIT, is_single_v4, is_single_v6};
@@ -82,7 +82,7 @@ fn answer_v6(packet: &Ipv6Packet<'_>, addresses: &Addresses) -> Option<Answer> {
     Answer::of(written.map(|()| out))
 }
 
-/// Writes the reset that answers `segment`; `None` if there is none to answer.
+/// Writes the reset that answers `segment`; `None` if the segment must not be answered.
 fn write_reset(
     segment: &[u8],
     (received, sent): (PseudoHeader, PseudoHeader),
@@ -93,7 +93,7 @@ fn write_reset(
     fill_checksum(out_segment, &sent).ok()
 }
 
-/// RFC 9293 3.10.7.1. `None` if the segment must not be answered.
+/// The reset that answers `segment` (RFC 9293 3.10.7.1); `None` if it must not be answered.
 fn reset(segment: &[u8], pseudo: &PseudoHeader) -> Option<TcpHeader> {
     let segment = TcpSegment::parse(segment).ok()?;
     let header = segment.header();
@@ -164,7 +164,8 @@ mod tests {
         }
     }
 
-    /// The ports and numbers of a reset, after checks of all the rest.
+    /// The ports, sequence number and acknowledgment number of a reset, after checks of all other
+    /// fields.
     fn told(answer: &[u8]) -> (u16, u16, u32, Option<u32>) {
         let (segment, pseudo) = match answer[0] >> 4 {
             4 => {

@@ -1,8 +1,8 @@
 //! The output of a control protocol: frames to send, events for the interface, and drop counters.
 //!
-//! Both queues are bounded, because frames and events are caused by neighbors. The interface polls
-//! them after each call, so they fill up only if one call has too much output; the rest is counted
-//! as lost.
+//! Both queues are bounded, because packets of neighbors cause frames and events. The interface
+//! drains the queues after each call, so a queue fills up only if one call has too much output.
+//! Excess frames and events are counted as lost.
 
 use crate::bounded::BoundedQueue;
 use crate::frame::LinkFrame;
@@ -37,7 +37,7 @@ impl<L, E, R: Reason> Output<L, E, R> {
     }
 }
 
-/// The methods by which the owner of a protocol drains its field `output`.
+/// The methods that drain the `output` field of a protocol.
 macro_rules! output_methods {
     ($link:ty, $event:ty, $drop:ty) => {
         pub fn poll_transmit(&mut self) -> Option<$crate::frame::LinkFrame<$link>> {

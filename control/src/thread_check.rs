@@ -1,5 +1,5 @@
-//! A check that protocol code runs on no worker thread: workers move packets, and what they do not
-//! know they punt to the control thread. The check costs nothing in release builds.
+//! A check that protocol code runs on no worker thread: workers move packets, and punt those that
+//! they cannot handle to the control thread. The check costs nothing in release builds.
 
 use std::cell::Cell;
 
@@ -7,12 +7,12 @@ thread_local! {
     static IS_WORKER: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Marks this thread as a worker's: protocol code that it runs from now on panics in debug builds.
+/// Marks this thread as a worker thread: protocol code that runs on it panics in debug builds.
 pub fn mark_worker_thread() {
     IS_WORKER.set(true);
 }
 
-/// Runs `work` as a worker: protocol code in it panics in debug builds.
+/// Runs `work` as if on a worker thread: protocol code in it panics in debug builds.
 pub fn as_worker<R>(work: impl FnOnce() -> R) -> R {
     if !cfg!(debug_assertions) {
         return work();

@@ -1,4 +1,4 @@
-//! Interface identifiers, and the addresses made of them (RFC 4391 8, RFC 4862 5.3 and 5.5.3).
+//! Interface identifiers, and the addresses formed from them (RFC 4391 8, RFC 4862 5.3 and 5.5.3).
 
 use pollux_wire::address::Guid;
 use std::net::Ipv6Addr;
@@ -12,9 +12,9 @@ pub struct InterfaceId(pub u64);
 impl InterfaceId {
     /// The modified EUI-64 of a port.
     ///
-    /// Why the bit is set and not toggled: a GUID with the bit already set is in modified form,
-    /// though IBA wants the plain one, and RFC 4391 8 has it toggled only otherwise. Linux does the
-    /// same.
+    /// Why the bit is set and not toggled: RFC 4391 8 inverts only a clear bit. A GUID with the bit
+    /// set is already a modified EUI-64, although IBA requires the plain form, and toggling would
+    /// clear the bit. Linux does the same.
     pub const fn of_port(guid: Guid) -> Self {
         Self(guid.0 | UNIVERSAL)
     }

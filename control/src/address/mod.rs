@@ -1,8 +1,9 @@
 //! The addresses of an interface, and its routes.
 //!
-//! [`Addresses`] holds the own addresses, their states and lifetimes; it makes addresses of
-//! advertised prefixes (RFC 4862 5.5) and selects source addresses. ARP and neighbor discovery
-//! detect duplicates and report them here. [`HostRoutes`] chooses the next hop of a packet.
+//! [`Addresses`] holds the interface's own addresses with their states and lifetimes. It forms
+//! addresses from advertised prefixes (RFC 4862 5.5), and selects source addresses. ARP and
+//! neighbor discovery detect duplicates and report them here. [`HostRoutes`] chooses the next hop
+//! of a packet.
 
 mod identifier;
 mod routes;
@@ -25,14 +26,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub const ADDRESSES_MAX: usize = 64;
-/// Of these, those made of prefixes, at most: a router may announce any number.
+/// The part of [`ADDRESSES_MAX`] for autoconfigured addresses: a router may announce any number of
+/// prefixes.
 pub const AUTOCONFIGURED_MAX: usize = 16;
 
-/// The two-hour rule: an advertisement cannot shorten a lifetime below this (RFC 4862 5.5.3).
+/// The two-hour rule: an advertisement cannot shorten a valid lifetime below this (RFC 4862 5.5.3).
 const TWO_HOURS: Duration = Duration::from_secs(7200);
-/// RFC 4861 4.6.2.
+/// The lifetime that means infinity (RFC 4861 4.6.2).
 const INFINITE_SECONDS: u32 = u32::MAX;
-/// Prefixes that addresses are made of have this length: the rest is the identifier.
+/// The length in bits of a prefix for autoconfiguration; the interface identifier fills the other
+/// 64.
 const PREFIX_LEN: u8 = 64;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,7 +43,7 @@ pub enum AddressState {
     Tentative,
     Preferred,
     Deprecated,
-    /// Another node has it; it stays in the list for reports.
+    /// Another node has the address. It is not used, and stays in the list for reports.
     Duplicate,
 }
 
@@ -61,19 +64,21 @@ pub enum Origin {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Address {
     pub ip: IpAddr,
-    /// Leading bits that all addresses of its subnet share.
+    /// Leading bits that all addresses of the subnet share.
     pub prefix_len: u8,
     pub state: AddressState,
     pub origin: Origin,
     pub since: Time,
-    /// `None` is for ever; so in `valid_until`.
+    /// `None`: it never becomes deprecated.
     pub preferred_until: Option<Time>,
+    /// `None`: it never expires.
     pub valid_until: Option<Time>,
-    /// Earlier ones win among equals.
+    /// The order of addition. Among equal candidates for a source address, the first one is
+    /// selected.
     number: u64,
 }
 
-/// `None` is for ever.
+/// `None` means infinite.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lifetimes {
     pub preferred: Option<Duration>,
@@ -102,7 +107,7 @@ pub struct Addresses {
     all: BTreeMap<IpAddr, Address>,
     /// Addresses of all interfaces of the node.
     of_node: Arc<BTreeSet<IpAddr>>,
-    /// The link addresses of the nodes that have our duplicate addresses.
+    /// The link addresses of the nodes that have our duplicate addresses, as text.
     holders: BTreeMap<IpAddr, String>,
     numbers: u64,
     events: VecDeque<AddressEvent>,
@@ -110,7 +115,8 @@ pub struct Addresses {
 }
 
 impl Addresses {
-    /// Adds a tentative address, or gives a known one new lifetimes. `false` if there are too many.
+    /// Adds a tentative address, or updates the prefix length, origin and lifetimes of a known one.
+    /// Returns `false` if there are already [`ADDRESSES_MAX`] addresses.
     pub fn add(
         &mut self,
         now: Time,
@@ -151,7 +157,7 @@ impl Addresses {
         }
     }
 
-    /// Duplicate address detection found the address unique.
+    /// Handles the end of duplicate address detection: the address is unique.
     pub fn handle_assigned(&mut self, now: Time, ip: IpAddr) {
         if self.all.get(&ip).is_some_and(|address| !address.state.may_be_source()) {
             self.holders.remove(&ip);
@@ -159,6 +165,8 @@ impl Addresses {
         }
     }
 
+    /// Handles the end of duplicate address detection: another node has the address, with the link
+    /// address `at` if known.
     pub fn handle_duplicate(&mut self, now: Time, ip: IpAddr, at: Option<impl Display>) {
         let Some(address) = self.all.get_mut(&ip) else { return };
         (address.state, address.since) = (AddressState::Duplicate, now);
@@ -175,7 +183,8 @@ impl Addresses {
         all.map(|one| (one.ip, self.holders.get(&one.ip).map(String::as_str)))
     }
 
-    /// An advertised prefix makes an address, or renews it (RFC 4862 5.5.3).
+    /// Handles an advertised prefix: adds an autoconfigured address, or renews the lifetimes of a
+    /// known one (RFC 4862 5.5.3).
     pub fn handle_prefix(&mut self, now: Time, info: &PrefixInformation, identifier: InterfaceId) {
         if !info.autonomous {
             return;
@@ -241,12 +250,12 @@ impl Addresses {
         self.all.values()
     }
 
-    /// Whether packets to `ip` are for us alone.
+    /// Whether `ip` is an address of this interface in use: neither tentative nor duplicate.
     pub fn is_ours(&self, ip: IpAddr) -> bool {
         self.all.get(&ip).is_some_and(|address| address.state.may_be_source())
     }
 
-    /// Whether packets to `ip` are for this node alone, whichever of its interfaces has `ip`.
+    /// Whether `ip` is an address of any interface of this node.
     pub fn is_of_node(&self, ip: IpAddr) -> bool {
         self.is_ours(ip) || self.of_node.contains(&ip)
     }
@@ -261,7 +270,8 @@ impl Addresses {
         std::mem::replace(&mut self.of_node, all)
     }
 
-    /// Whether `ip` is a broadcast address of one of our subnets.
+    /// Whether `ip` is the limited broadcast address or the broadcast address of one of our
+    /// subnets.
     pub fn is_broadcast(&self, ip: Ipv4Addr) -> bool {
         is_broadcast(self.all.values(), ip)
     }
@@ -278,8 +288,8 @@ impl Addresses {
         })
     }
 
-    /// The valid lifetime that applies if `announced` is not authenticated: it may not cut ours
-    /// down to less than two hours (RFC 4862 5.5.3).
+    /// The valid lifetime to apply when an advertisement, which is not authenticated, gives
+    /// `announced`. It cannot shorten the remaining lifetime below two hours (RFC 4862 5.5.3).
     fn valid_lifetime(
         &mut self,
         now: Time,
@@ -329,7 +339,7 @@ impl Addresses {
     }
 }
 
-/// Text for operators; empty without duplicate addresses.
+/// Describes the duplicate addresses for operators; empty if there are none.
 pub fn text_of_duplicates(addresses: &Addresses) -> String {
     let mut text = String::new();
     for (ip, holder) in addresses.duplicates() {
@@ -339,7 +349,7 @@ pub fn text_of_duplicates(addresses: &Addresses) -> String {
     text
 }
 
-/// `None` if it is infinite.
+/// `None` if the lifetime is infinite.
 fn lifetime(seconds: u32) -> Option<Duration> {
     (seconds != INFINITE_SECONDS).then(|| Duration::from_secs(u64::from(seconds)))
 }

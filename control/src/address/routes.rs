@@ -1,8 +1,9 @@
 //! Next hops of packets (RFC 4861 5.2, RFC 1122 3.3.1).
 //!
-//! A destination on the link is its own next hop; others have a default router: of those that may
-//! be reachable, the most preferred (RFC 4191 3.2). Redirects override both. Routes of a router's
-//! own table are not here; they are consulted before.
+//! A destination on the link is its own next hop. Other destinations use a default router: the most
+//! preferred of those that may be reachable (RFC 4191 3.2). Redirects override both. For
+//! destinations beyond the link, the interface consults the routes of the node ([`crate::beyond`])
+//! before default routers.
 
 use super::lifetime;
 use super::source::is_in;
@@ -15,7 +16,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Prefixes of the link, at most: of our addresses, and as many again that routers announce.
+/// The limit of on-link prefixes from our addresses, and separately of those from advertisements.
 pub const PREFIXES_MAX: usize = 64;
 pub const ROUTERS_MAX: usize = 16;
 pub const REDIRECTS_MAX: usize = 256;
@@ -35,7 +36,7 @@ impl NextHop {
     }
 }
 
-/// A prefix and its length, without the bits that follow it.
+/// A prefix and its length in bits; the host bits are zero.
 type Prefix = (IpAddr, u8);
 
 #[derive(Clone, Copy, Debug)]
@@ -43,7 +44,7 @@ struct Router {
     preference: i8,
     /// The end of its advertised lifetime; `None` for a configured router.
     until: Option<Time>,
-    /// Earlier ones win among equals.
+    /// The order of addition. Among equally preferred routers, the first one is used.
     number: u64,
 }
 
@@ -58,7 +59,7 @@ reasons! {
 #[derive(Default)]
 pub struct HostRoutes {
     own: BTreeSet<Prefix>,
-    /// Advertised prefixes and the end of their lifetimes; `None` is for ever.
+    /// Advertised prefixes and the end of their lifetimes; `None` is infinite.
     announced: BTreeMap<Prefix, Option<Time>>,
     routers: BTreeMap<IpAddr, Router>,
     redirects: BTreeMap<IpAddr, IpAddr>,
@@ -67,8 +68,8 @@ pub struct HostRoutes {
 }
 
 impl HostRoutes {
-    /// Replaces our addresses with their prefix lengths, whose subnets are on the link. `false` if
-    /// there are too many.
+    /// Replaces our addresses; their subnets are on the link. Returns `false` and drops the excess
+    /// if there are more than `PREFIXES_MAX` subnets.
     pub fn set_own(&mut self, addresses: impl Iterator<Item = (IpAddr, u8)>) -> bool {
         let mut own: BTreeSet<Prefix> = addresses.map(|(ip, len)| (masked(ip, len), len)).collect();
         let is_all = own.len() <= PREFIXES_MAX;
@@ -80,7 +81,8 @@ impl HostRoutes {
         is_all
     }
 
-    /// A default router by configuration or from a DHCP server. `false` if there are too many.
+    /// Adds a default router from the configuration or a DHCP server. Returns `false` if there are
+    /// already `ROUTERS_MAX` routers.
     pub fn add_router(&mut self, ip: IpAddr) -> bool {
         self.insert_router(ip, 0, None)
     }
@@ -91,7 +93,7 @@ impl HostRoutes {
     }
 
     /// Handles an advertisement with the router flag cleared: removes the learned default router
-    /// (RFC 4861 7.2.5). One from the configuration stays.
+    /// (RFC 4861 7.2.5). A router from the configuration or DHCP stays.
     pub fn handle_not_router(&mut self, ip: Ipv6Addr) {
         let ip = IpAddr::V6(ip);
         if self.routers.get(&ip).is_some_and(|router| router.until.is_some()) {
@@ -112,8 +114,9 @@ impl HostRoutes {
         }
     }
 
-    /// Handles a redirect of `destination` to `target` (RFC 4861 8.3). It must be the next hop in
-    /// use; `may_be_reachable` is as for [`HostRoutes::next_hop`].
+    /// Handles a redirect of `destination` to `target` (RFC 4861 8.3). It counts only if `router`
+    /// is the current next hop for `destination`; `may_be_reachable` is as for
+    /// [`HostRoutes::next_hop`].
     pub fn handle_redirect(
         &mut self,
         now: Time,
@@ -133,7 +136,8 @@ impl HostRoutes {
         self.redirects.insert(destination.into(), target.into());
     }
 
-    /// A router that `may_be_reachable` denies is used only if there is no other (RFC 4861 6.3.6).
+    /// The next hop for `destination`. A router for which `may_be_reachable` is false is used only
+    /// if there is no other (RFC 4861 6.3.6).
     pub fn next_hop(
         &self,
         now: Time,
@@ -161,7 +165,8 @@ impl HostRoutes {
         best.map(|(&ip, _)| NextHop::Via(ip))
     }
 
-    /// By a prefix, by a redirect (RFC 4861 8.3), or because it is a router of ours.
+    /// Whether `ip` is on the link: it is an IPv6 link-local address, a router of ours, in an
+    /// on-link prefix, or redirected to itself (RFC 4861 8.3).
     pub fn is_on_link(&self, now: Time, ip: IpAddr) -> bool {
         let is_local = matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
         let counts = |until: &Option<Time>| until.is_none_or(|until| now < until);
@@ -173,7 +178,7 @@ impl HostRoutes {
             || prefixes.any(|&prefix| is_in(ip, prefix))
     }
 
-    /// The prefixes of [`HostRoutes::is_on_link`] with their lengths, but for IPv6 link-local
+    /// The prefixes that [`HostRoutes::is_on_link`] matches, except that of IPv6 link-local
     /// addresses.
     pub fn on_link(&self) -> impl Iterator<Item = (IpAddr, u8)> {
         let single = |ip: IpAddr| (ip, if ip.is_ipv4() { 32 } else { 128 });
@@ -198,7 +203,7 @@ impl HostRoutes {
         routers.chain(self.announced.values().filter_map(|until| *until)).min()
     }
 
-    /// With their preference and end of life.
+    /// The default routers with their preference and the end of their lifetime.
     pub fn routers(&self) -> impl Iterator<Item = (IpAddr, i8, Option<Time>)> {
         self.routers.iter().map(|(&ip, router)| (ip, router.preference, router.until))
     }

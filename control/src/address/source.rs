@@ -1,14 +1,14 @@
-//! Which of our addresses to send from (RFC 6724 5).
+//! Source address selection (RFC 6724 5).
 //!
-//! Only the rules that can differ on one interface are here: an own address as destination, scope,
-//! deprecation, label, and longest prefix. The same rules serve IPv4, whose scopes RFC 6724 3.2
-//! names.
+//! Only the rules that can distinguish addresses of one interface are here: equality with the
+//! destination, scope, deprecation, label, and longest prefix. The same rules serve IPv4, with the
+//! scopes of RFC 6724 3.2.
 
 use super::{Address, AddressState};
 use std::cmp::Reverse;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// The numbers are those of multicast scopes (RFC 6724 3.1, 3.2).
+/// The scope of an address, in the numbers of multicast scopes (RFC 6724 3.1, 3.2).
 pub(super) fn scope(ip: IpAddr) -> u8 {
     const LINK_LOCAL: u8 = 2;
     const SITE_LOCAL: u8 = 5;
@@ -44,7 +44,7 @@ fn label(ip: IpAddr) -> u8 {
     row.map_or(LABEL_OF_OTHERS, |&(_, _, label)| label)
 }
 
-/// 0 for different families.
+/// The number of equal leading bits; 0 for different families.
 pub(super) fn common_bits(one: IpAddr, other: IpAddr) -> u8 {
     let equal = match (one, other) {
         (IpAddr::V4(one), IpAddr::V4(other)) => (one.to_bits() ^ other.to_bits()).leading_zeros(),
@@ -54,7 +54,7 @@ pub(super) fn common_bits(one: IpAddr, other: IpAddr) -> u8 {
     equal as u8
 }
 
-/// `len` is in bits.
+/// Whether `ip` is in a prefix; `len` is in bits.
 pub(crate) fn is_in(ip: IpAddr, (prefix, len): (IpAddr, u8)) -> bool {
     prefix.is_ipv4() == ip.is_ipv4() && common_bits(prefix, ip) >= len
 }
@@ -68,10 +68,11 @@ pub(crate) fn choose<'a>(
     usable.max_by_key(|one| merit(one, destination)).map(|one| one.ip)
 }
 
-/// The comparison by the rules in order; a later address does not beat an equal earlier one.
+/// The sort key of a candidate, by the rules in their order. Among equals, the address added first
+/// wins.
 fn merit(one: &Address, destination: IpAddr) -> impl Ord + use<> {
     let (own, theirs) = (scope(one.ip), scope(destination));
-    // Rule 2: the narrowest scope that reaches, else the widest.
+    // Rule 2: the narrowest scope that covers the destination's, else the widest.
     let reach = match own >= theirs {
         true => (true, u8::MAX - own),
         false => (false, own),
@@ -87,7 +88,8 @@ fn merit(one: &Address, destination: IpAddr) -> impl Ord + use<> {
     )
 }
 
-/// Whether `ip` is the broadcast address of a subnet of one of these.
+/// Whether `ip` is the limited broadcast address, or the broadcast address of a subnet of one of
+/// `addresses`.
 pub(crate) fn is_broadcast<'a>(
     mut addresses: impl Iterator<Item = &'a Address>,
     ip: Ipv4Addr,
@@ -99,7 +101,7 @@ pub(crate) fn is_broadcast<'a>(
     ip.is_broadcast() || addresses.any(|one| of_subnet(one) == Some(ip))
 }
 
-/// The broadcast address of a subnet, where it has one (RFC 919; none for two nodes, RFC 3021).
+/// The broadcast address of a subnet (RFC 919); `None` for prefixes of 31 and 32 bits (RFC 3021).
 pub(crate) fn subnet_broadcast(ip: Ipv4Addr, prefix_len: u8) -> Option<Ipv4Addr> {
     let host_bits = u32::MAX.checked_shr(u32::from(prefix_len))?;
     (prefix_len < 31).then(|| Ipv4Addr::from_bits(ip.to_bits() | host_bits))

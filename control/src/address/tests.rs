@@ -1,4 +1,4 @@
-//! Lifetimes, choices and limits.
+//! Tests of lifetimes, source selection, next hops and limits.
 
 use super::*;
 use crate::nd::RouterAdvertised;
@@ -30,7 +30,7 @@ fn prefix(text: &str, valid: u32, preferred: u32) -> PrefixInformation {
     }
 }
 
-/// Addresses that are unique.
+/// Configured addresses that passed duplicate address detection.
 fn addresses(all: &[(&str, u8)]) -> Addresses {
     let mut addresses = Addresses::default();
     for &(text, len) in all {
@@ -70,7 +70,7 @@ fn an_address_is_made_of_a_prefix_and_lives_as_long_as_it() {
 
 #[test]
 fn an_advertisement_cannot_cut_a_lifetime_below_two_hours() {
-    // Before, announced, then; in seconds (RFC 4862 5.5.3 e).
+    // The lifetime before, the announced one and the resulting one, in seconds (RFC 4862 5.5.3 e).
     let never = u32::MAX;
     for (before, announced, then) in [
         (10 * HOUR, 20 * HOUR, 20 * HOUR),
@@ -108,7 +108,7 @@ fn prefixes_of_which_no_address_can_be_made_are_dropped() {
     let unasked = PrefixInformation { autonomous: false, ..good };
     addresses.handle_prefix(at(0), &unasked, identifier());
     assert_eq!(addresses.iter().count(), 0);
-    // A router that announces any number of them.
+    // A router that announces any number of prefixes.
     for nth in 0..1000 {
         let prefix = prefix(&format!("2001:db8:{nth:x}::"), HOUR, HOUR);
         addresses.handle_prefix(at(0), &prefix, identifier());
@@ -246,7 +246,7 @@ fn only_the_next_hop_in_use_redirects() {
 }
 
 proptest! {
-    /// Whatever routers say, what is kept has limits, and ends.
+    /// For any advertisements, the tables stay within their limits, and all entries expire.
     #[test]
     fn what_routers_say_is_bounded(
         all in proptest::collection::vec(

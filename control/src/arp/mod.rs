@@ -1,13 +1,13 @@
 //! Address resolution for IPv4 (RFC 826, RFC 4391 9.2), with its extensions: conflicts and
 //! announcements (RFC 5227), inverse ARP (RFC 2390), and answers on behalf of registered hosts.
 //!
-//! Requests go to the broadcast group, and every ARP reply to one link address by UD (RFC 4755 3).
-//! A reply carries our present link address. The interface holds it until there is a path to the
-//! requester.
+//! Requests go to the broadcast group, or to the known address of a neighbor that is probed. Every
+//! reply goes to one link address by UD (RFC 4755 3), and carries our current link address. The
+//! interface queues a reply until it has a path to the requester.
 //!
-//! A link that has no multicast can have an address server, in the manner of classical IP over ATM:
-//! hosts are registered there by configuration, and it answers for them. Their own answers are as
-//! good, so it does no harm where there is multicast.
+//! A link without multicast can have an address server, as in classical IP over ATM: hosts are
+//! registered at the server by configuration, and the server answers requests for them. On a link
+//! with multicast the server does no harm, because the host itself gives the same answer.
 
 mod own;
 mod questions;
@@ -42,9 +42,10 @@ pub enum ArpEvent<L = LinkAddress> {
     Claim(Claim<L>),
     /// This address is ours now: no other node has it, or it was not probed.
     Held(Ipv4Addr),
-    /// Another node has this address of ours, which is defended.
+    /// Another node claims this address of ours, from this link address. We keep and defend the
+    /// address.
     Contested(Ipv4Addr, L),
-    /// Another node has this address, which is not ours then.
+    /// Another node has this address, at this link address. We gave it up.
     Ceded(Ipv4Addr, L),
     /// The answer to an inverse request: the IP address at a link address.
     Inverse(L, Ipv4Addr),
@@ -88,7 +89,8 @@ impl<L: InterfaceAddress> Arp<L> {
         }
     }
 
-    /// Claims an address, after these probes. `false` if there are too many.
+    /// Claims an address after `probes`. Returns `false` if there are already [`OWN_MAX`]
+    /// addresses.
     pub fn add(&mut self, now: Time, ip: Ipv4Addr, probes: Probes) -> bool {
         if self.own.len() >= OWN_MAX && !self.own.contains_key(&ip) {
             return false;
@@ -101,7 +103,7 @@ impl<L: InterfaceAddress> Arp<L> {
         true
     }
 
-    /// Probes an address again later that was ceded to another node.
+    /// Retries an address that was ceded to another node: claims it after a pause and full probes.
     pub fn retry(&mut self, now: Time, ip: Ipv4Addr) {
         self.own.insert(ip, OwnState::waiting(now, &mut self.rng));
     }
@@ -110,7 +112,7 @@ impl<L: InterfaceAddress> Arp<L> {
         self.own.remove(&ip);
     }
 
-    /// Sets a new link address, and announces it for each address (RFC 4391 9.4).
+    /// Sets a new link address, and announces it for each of our addresses (RFC 4391 9.4).
     pub fn set_link_address(&mut self, now: Time, link: L) {
         self.link = link;
         for state in self.own.values_mut().filter(|state| state.is_ours()) {
@@ -118,7 +120,8 @@ impl<L: InterfaceAddress> Arp<L> {
         }
     }
 
-    /// Answers for a host that is registered here. `false` if there are too many.
+    /// Registers a host: requests for its address are answered here. Returns `false` if there are
+    /// already [`REGISTERED_MAX`] hosts.
     pub fn register(&mut self, ip: Ipv4Addr, address: L) -> bool {
         if self.registered.len() >= REGISTERED_MAX && !self.registered.contains_key(&ip) {
             return false;
@@ -135,7 +138,8 @@ impl<L: InterfaceAddress> Arp<L> {
         self.own.iter().map(|(&ip, &state)| (ip, state))
     }
 
-    /// Sends a request for `target`: by broadcast, or to its last owner (RFC 1122 2.3.2.1).
+    /// Sends a request for `target`: to the link address `at` where it was last known, or by
+    /// broadcast if `at` is `None` (RFC 1122 2.3.2.1).
     pub fn solicit(&mut self, source: Ipv4Addr, target: Ipv4Addr, at: Option<L>) {
         let to = at.map_or(To::Group(GroupId::Broadcast), To::Link);
         let own = (self.link, source);
@@ -202,15 +206,15 @@ impl<L: InterfaceAddress> Arp<L> {
         }
     }
 
-    /// Handles a request, also a gratuitous one. The target's link address has no meaning (RFC 4391
-    /// 9.2).
+    /// Handles a request, also a gratuitous one. The target's link address in a request has no
+    /// meaning (RFC 4391 9.2).
     fn handle_request(&mut self, now: Time, packet: &ArpPacket<L>) -> Result<(), ArpDrop> {
         let ArpPacket { sender_protocol: sender, target_protocol: target, .. } = *packet;
         let is_probe = sender.is_unspecified();
         if !is_probe {
             self.check_sender(now, packet)?;
         } else if self.own.get(&target).is_some_and(|state| !state.is_ours()) {
-            // Both want it (RFC 5227 2.1.1).
+            // Both nodes probe the address before use (RFC 5227 2.1.1).
             self.contest(now, target, packet.sender_hardware);
             return Ok(());
         }
@@ -222,7 +226,8 @@ impl<L: InterfaceAddress> Arp<L> {
         let answer = match self.registered.get(&target) {
             _ if is_ours => self.link,
             _ if sender == target => return Ok(()),
-            // A registered host may restart with another queue pair and probe its address.
+            // A registered host may have restarted with another queue pair, and probe its own
+            // address: an answer would look like a conflict.
             Some(registered) if registered.is_same_port(&packet.sender_hardware) => return Ok(()),
             Some(&registered) => registered,
             _ => return Err(ArpDrop::NotForUs),
@@ -240,7 +245,7 @@ impl<L: InterfaceAddress> Arp<L> {
         Ok(())
     }
 
-    /// The target's link address has a meaning in inverse requests alone.
+    /// Handles an inverse request. It is for us if the target's link address is ours.
     fn handle_inverse_request(&mut self, packet: &ArpPacket<L>) -> Result<(), ArpDrop> {
         let ours = self.own.iter().find(|(_, state)| state.is_ours()).map(|(&ip, _)| ip);
         match ours {
@@ -271,7 +276,7 @@ impl<L: InterfaceAddress> Arp<L> {
         if self.own.contains_key(&sender) {
             self.contest(now, sender, packet.sender_hardware);
         }
-        // An address that was just ceded is a neighbor's.
+        // If `contest` ceded the address, it is the neighbor's now, and the packet is valid.
         if !is_host(sender) || self.own.contains_key(&sender) {
             return Err(ArpDrop::BadProtocol);
         }
@@ -341,7 +346,7 @@ impl<L: InterfaceAddress> Arp<L> {
     }
 }
 
-/// The claim of a gratuitous packet: it replaces any earlier one (RFC 826).
+/// The claim of a packet that answers no request of ours. It replaces a known address (RFC 826).
 const ANNOUNCED: ClaimKind = ClaimKind::Answer { solicited: false, override_cached: true };
 const ANSWERED: ClaimKind = ClaimKind::Answer { solicited: true, override_cached: true };
 

@@ -8,19 +8,20 @@
 //!    (none)                  (none) <+
 //! ```
 //!
-//! While an address is probed, it is not used: no answers, no packets. An address that is announced
-//! without probes, or after brief ones, is given up if another node defends it then. A held address
-//! is never given up, because clients rely on it; it is defended at most once per interval.
+//! An address in Probing is not used: ARP does not answer for it, and no packet has it as source.
+//! An address that is announced without full probes is given up at a conflict during the
+//! announcements. After full probes, or once held, an address is never given up, because clients
+//! rely on it; it is defended at most once per interval.
 //!
 //! Why brief probes: a program waits for its address, and the probes of RFC 5227 take four to seven
-//! seconds. A defense takes a broadcast, a path query of the holder and a datagram, which is
-//! milliseconds. The announcements find a holder that is slower, or did not get the probes.
+//! seconds. A defense arrives within milliseconds: it takes a broadcast, a path query by the holder
+//! and a datagram. The announcements detect a holder that answers later or missed the probes.
 
 use pollux_verbs::rng::SeededRng;
 use pollux_verbs::time::Time;
 use std::time::Duration;
 
-/// Brief probes, and the wait for a defense after each.
+/// The number of brief probes, and the wait for a defense after each.
 pub const BRIEF_PROBES: u8 = 2;
 pub const BRIEF_INTERVAL: Duration = Duration::from_millis(20);
 const PROBE_WAIT: Duration = Duration::from_secs(1);
@@ -31,8 +32,8 @@ const ANNOUNCE_WAIT: Duration = Duration::from_secs(2);
 const ANNOUNCEMENTS: u8 = 2;
 const ANNOUNCE_INTERVAL: Duration = Duration::from_secs(2);
 const DEFEND_INTERVAL: Duration = Duration::from_secs(10);
-/// The wait before a ceded address is probed again. Its random part keeps two nodes that cede it
-/// together from probing together again.
+/// The wait before a ceded address is probed again. The random part keeps two nodes that ceded the
+/// address to each other from probing at the same time again.
 const RETRY_WAIT: Duration = Duration::from_secs(20);
 const RETRY_SPREAD: Duration = Duration::from_secs(10);
 
@@ -46,7 +47,7 @@ pub enum OwnState {
     Announcing {
         sent: u8,
         until: Time,
-        /// It was probed, and not briefly: no other node has it.
+        /// Full probes found no other node, so a conflict is defended.
         is_alone: bool,
     },
     Held {
@@ -71,14 +72,14 @@ pub(super) enum AcdPacket {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Conflict {
     Defend,
-    /// It was defended recently: ignore.
+    /// The last defense was less than `DEFEND_INTERVAL` ago.
     Ignore,
     Cede,
 }
 
 impl OwnState {
-    /// The first state. A random wait before full probes keeps nodes that start together from
-    /// probing together.
+    /// The first state of a new address. A random wait before full probes keeps nodes that start
+    /// together from probing together.
     pub(super) fn first(now: Time, probes: Probes, rng: &mut SeededRng) -> Self {
         match probes {
             Probes::None => Self::announcing(now, false),
@@ -96,7 +97,7 @@ impl OwnState {
         Self::Probing { sent: 0, until, is_brief: false }
     }
 
-    /// The first state of an address that is used at once.
+    /// The first of the announcing states: the address is in use.
     pub(super) const fn announcing(now: Time, is_alone: bool) -> Self {
         Self::Announcing { sent: 0, until: now, is_alone }
     }
@@ -186,7 +187,7 @@ mod tests {
         assert!(table == include_str!("own.txt"), "{table}");
     }
 
-    /// A state with its times as seconds from now.
+    /// A state with its times in seconds relative to `now`.
     fn short(state: OwnState, now: Time) -> String {
         let until = |until: Time| match until <= now {
             true => "due".into(),

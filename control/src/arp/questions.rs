@@ -16,11 +16,11 @@ struct Question<L> {
     until: Time,
 }
 
-/// By the link address that is asked.
+/// The outstanding requests, by the key of the link address that each asks for.
 pub(super) struct Questions<L: InterfaceAddress>(BTreeMap<L::Key, Question<L>>);
 
 pub(super) enum Due<L> {
-    /// To be asked, once more or first.
+    /// Send a request to this link address, the first one or a retry.
     Ask(L),
     GiveUp(L),
 }
@@ -32,7 +32,7 @@ impl<L: InterfaceAddress> Default for Questions<L> {
 }
 
 impl<L: InterfaceAddress> Questions<L> {
-    /// A new question, due at once. `false` if there are too many.
+    /// Adds a request, due at once. Returns `false` if there are already [`QUESTIONS_MAX`].
     pub(super) fn begin(&mut self, now: Time, about: L) -> bool {
         let key = about.key();
         if self.0.len() >= QUESTIONS_MAX && !self.0.contains_key(&key) {

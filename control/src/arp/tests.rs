@@ -1,4 +1,4 @@
-//! Questions and answers byte by byte, conflicts, and hostile packets.
+//! Tests of requests and replies byte by byte, of conflicts, and of hostile packets.
 
 use super::*;
 use crate::output::FRAMES_MAX;
@@ -21,7 +21,7 @@ fn link(qpn: u32) -> LinkAddress {
     LinkAddress { rc: true, uc: false, qpn: Qpn(qpn), gid }
 }
 
-/// A node at queue pair 2 whose address needs no probe.
+/// A node at QPN 2 that holds `OURS`, which it did not probe.
 fn arp() -> Arp {
     let mut arp = Arp::new(link(2), 1);
     assert!(arp.add(at(0), OURS, Probes::None));
@@ -211,7 +211,7 @@ fn a_known_link_address_is_asked_for_its_address() {
     arp.handle_packet(at(20_000), &answer.packet);
     assert_eq!(events(&mut arp), [ArpEvent::Inverse(link(3), THEIRS)]);
     assert_eq!(arp.drops().of(ArpDrop::Unasked), 1, "answered once already");
-    // Meant for another interface: only in this form the target's link address counts.
+    // A request for another interface: in inverse requests alone, the target's link address counts.
     let elsewhere = packet(ArpOperation::INVERSE_REQUEST, (link(3), THEIRS), (link(9), NOBODY));
     arp.handle_packet(at(20_000), &elsewhere);
     assert_eq!((sent(&mut arp), arp.drops().of(ArpDrop::NotForUs)), (vec![], 1));
@@ -241,7 +241,8 @@ fn a_server_answers_for_registered_hosts() {
     server.handle_packet(at(20_000), &request((link(4), Ipv4Addr::new(10, 0, 0, 4)), THEIRS));
     let [(To::Link(to), answer)] = sent(&mut server)[..] else { panic!() };
     assert_eq!((to, answer.sender_hardware, answer.sender_protocol), (link(4), link(3), THEIRS));
-    // A registered host that was restarted probes its address, and is not kept from it.
+    // A registered host that restarted probes its address. An answer would keep it from the
+    // address.
     server.handle_packet(
         at(20_000),
         &request((LinkAddress { qpn: Qpn(7), ..link(3) }, NOBODY), THEIRS),
@@ -270,8 +271,7 @@ fn link_addresses_of_no_interface_and_addresses_of_no_node_are_dropped() {
 }
 
 proptest! {
-    /// Hostile packets: whatever comes, every one is an event, an answer or a counted drop, and
-    /// nothing grows.
+    /// Hostile packets: frames, events and own addresses stay within their limits.
     #[test]
     fn hostile_packets_are_bounded(
         all in proptest::collection::vec((any::<[u8; 56]>(), 0u16..12, any::<bool>()), 0..400),

@@ -5,21 +5,21 @@ use std::time::Duration;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CmConfig {
-    /// Our node; with the queue pair number it identifies stale connections.
+    /// The GUID of our CA. A REP or REQ carries it, and so does a REJ because of a timeout.
     pub ca_guid: Guid,
-    /// Connections in all, those in time-wait included.
+    /// All connections, those in TIME-WAIT included.
     pub connections_max: usize,
     pub listeners_max: usize,
-    /// Pending requests of all peers: not established yet, or rejected recently.
+    /// Requests of all peers that are pending: not established yet, or rejected recently.
     pub requests_pending_max: usize,
     pub requests_pending_per_peer_max: usize,
-    /// Connections requested by ports of other subnets through one LID. Any port can pose as a
-    /// router, and forge addresses behind it.
+    /// Connections requested by ports of other subnets through the LID of one router. Any port can
+    /// pose as a router, and forge addresses behind it.
     pub connections_per_router_max: usize,
     pub messages_max: usize,
-    /// Events that wait to be polled, before nothing new is begun.
+    /// Unpolled events; at this limit, no new connection starts.
     pub events_max: usize,
-    /// The least retry interval, whatever the peer wants.
+    /// The shortest retry interval, even if the peer announces a shorter response time.
     pub response_time_min: Duration,
     pub response_time_max: Duration,
     /// How long the consumer may take to answer a request or a reply.
@@ -56,10 +56,10 @@ impl CmConfig {
 pub struct LocalPort {
     pub number: u8,
     pub lid: Lid,
-    /// How many bits of its LID choose a path.
+    /// The number of low LID bits that are path bits.
     pub lmc: u8,
-    /// Its GIDs, in the order of its table. Requests for another one are rejected; if there are
-    /// none here, all are taken.
+    /// The port's GIDs, in the order of its table. Requests for any other GID are rejected, unless
+    /// the list is empty.
     pub gids: Vec<Gid>,
 }
 

@@ -10,7 +10,7 @@ pub enum CmEvent {
     Request { key: ConnectionKey, req: Box<Req> },
     /// The REP to our REQ was received: confirm or reject it.
     Reply { key: ConnectionKey, rep: Box<Rep> },
-    /// An RTU was received, or data. Passive side only.
+    /// An RTU or the first data was received. Passive side only.
     Established { key: ConnectionKey },
     /// The peer has answered a probe: it still has the connection.
     Remembered { key: ConnectionKey },
@@ -28,13 +28,13 @@ pub enum CmEvent {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ConnectionEnd {
     Rejected(Box<Rej>),
-    /// By a DREQ of the peer.
+    /// The peer sent a DREQ.
     Asked,
-    /// By the DREP to our DREQ.
+    /// The peer answered our DREQ by a DREP.
     Answered,
     /// The peer or the consumer did not answer in time.
     TimedOut,
-    /// The connection is stale: the peer uses its queue pair for another one.
+    /// The connection is stale: the peer uses its queue pair or communication ID for another one.
     Stale,
 }
 
@@ -43,7 +43,7 @@ reasons! {
         /// Another class, method or attribute, or a version that we do not speak.
         NotOurs = "not_ours",
         Unknown = "unknown",
-        /// It names a connection, but another port than the peer's has sent it.
+        /// The message names a connection, but was sent by another port than the peer's.
         Stranger = "stranger",
         WrongQp = "wrong_qp",
         WrongState = "wrong_state",
@@ -51,11 +51,12 @@ reasons! {
         Repeated = "repeated",
         NoListener = "no_listener",
         WrongGid = "wrong_gid",
-        /// A request for a queue pair that is connected already, as far as we know.
+        /// A REQ or REP with a queue pair of the peer that another connection still uses.
         Stale = "stale",
-        /// A request beyond the number that may be pending, of its sender or in all.
+        /// A REQ beyond a limit: of pending requests of its sender or in total, or of connections
+        /// through its router.
         TooManyRequests = "too_many_requests",
-        /// A request beyond the number of connections that there may be.
+        /// A REQ beyond the limit of connections or of unpolled events.
         TableFull = "table_full",
         TooManyMras = "too_many_mras",
         OutgoingFull = "outgoing_full",

@@ -1,5 +1,5 @@
-//! CM messages from peers (REQ, REP, RTU and the others): the connection that each belongs to, the
-//! listener of a REQ, and the reply to a message without a connection (IBA 12.9.8).
+//! CM messages from peers (REQ, REP, RTU and the others). This module finds the connection of each
+//! message or the listener of a REQ, and replies to messages without a connection (IBA 12.9.8).
 
 use super::connection::{Connection, Phase};
 use super::index::Source;
@@ -19,7 +19,7 @@ use pollux_wire::mad::{Attribute, MadHeader, Method, MgmtClass};
 #[derive(Clone, Copy, Debug)]
 pub struct CmDatagram {
     envelope: Envelope,
-    /// The transaction ID and the message, if it is one.
+    /// The transaction ID and the message; `None` if it is no valid CM message.
     message: Option<(u64, CmMessage)>,
 }
 
@@ -72,7 +72,8 @@ impl Cm {
         }
     }
 
-    /// A REQ in another class version has the sender's communication ID at the same offset.
+    /// Rejects a REQ of another class version: its sender's communication ID is at the same offset
+    /// as in ours.
     fn handle_unreadable(&mut self, envelope: &Envelope) {
         self.out.count(CmDrop::NotOurs);
         let Ok((header, rest)) = MadHeader::read(&envelope.mad) else { return };
@@ -86,7 +87,8 @@ impl Cm {
         }
     }
 
-    /// The connection of a message, by our ID `own` and the peer's ID `others`.
+    /// The connection of a message, by our communication ID `own` and the peer's ID `others`.
+    /// Without `others`, the peer's ID is not checked.
     fn find(
         &self,
         from: &MadAddress,
@@ -103,8 +105,8 @@ impl Cm {
         Ok(connection.key)
     }
 
-    /// Passes a message to the connection with these IDs (ours, the peer's), or counts and returns
-    /// the reason of a drop.
+    /// Passes a message to the connection with these IDs (ours, the peer's). If there is none,
+    /// counts a drop and returns its reason.
     fn dispatch(
         &mut self,
         now: Time,
@@ -164,15 +166,15 @@ impl Cm {
         self.get(key).is_some_and(|connection| connection.peer.is_same_port(from))
     }
 
-    /// Whether a REQ is about a connection with the port that sent it, by the communication ID of
-    /// the sender.
+    /// Whether a connection of the port that sent a REQ has the communication ID of the REQ.
     pub(crate) fn is_of_peer(&self, from: &MadAddress, req: &Req) -> bool {
         let mut named = self.index.by_remote_id(req.local_comm_id, req.primary.local_gid);
         named.any(|key| self.is_of(key, from))
     }
 
-    /// Whether a REQ is a repetition, which is answered again. A peer that reuses a communication
-    /// ID for another request has restarted, and does not know the connection of that ID.
+    /// Answers a repeated REQ again, and returns whether it is one. If a peer reuses a
+    /// communication ID for another request, it has restarted and lost the connection with that ID,
+    /// which ends as stale.
     fn is_known(&mut self, now: Time, from: &MadAddress, req: &Req) -> bool {
         let named = self.index.by_remote_id(req.local_comm_id, req.primary.local_gid);
         let named: Vec<_> = named.filter(|key| self.is_of(*key, from)).collect();
@@ -192,8 +194,8 @@ impl Cm {
         self.dispatch_to(now, key, |connection, out| connection.handle_stale(now, out, dreq_id));
     }
 
-    /// Ends connections that their peer has forgotten. Returns whether all of them were ending
-    /// already, so that a new one may have their queue pair.
+    /// Ends stale connections. Returns whether each of them waited for a DREP already, so that a
+    /// new connection may have their queue pair.
     fn end_stale(&mut self, now: Time, stale: &[ConnectionKey]) -> bool {
         let mut is_free = true;
         for key in stale {
@@ -204,11 +206,11 @@ impl Cm {
         is_free
     }
 
-    /// Checks a request against listeners and limits; if refused, the drop reason and the
-    /// rejection.
+    /// Checks a REQ against listeners and limits. If it is refused, returns the drop reason, and
+    /// the reject reason if a REJ is sent.
     ///
-    /// Beyond a limit there is no rejection: the sender repeats its REQ, while a rejection makes
-    /// Linux send another one at once.
+    /// Beyond a limit no REJ is sent: a sender without an answer repeats its REQ after a timeout,
+    /// while Linux sends a new REQ at once after a REJ.
     fn admit(&self, from: &MadAddress, req: &Req) -> Result<(), (CmDrop, Option<RejectReason>)> {
         if !self.listeners.contains_key(&req.service_id) {
             return Err((CmDrop::NoListener, Some(RejectReason::INVALID_SERVICE_ID)));
@@ -233,7 +235,7 @@ impl Cm {
         Ok(())
     }
 
-    /// Rejects a REQ without a connection, so without a communication ID of ours.
+    /// Rejects a REQ that has no connection, and therefore no communication ID of ours.
     fn refuse(&mut self, to: &MadAddress, transaction_id: u64, req: &Req, reason: RejectReason) {
         let mut rej = Rej {
             remote_comm_id: req.local_comm_id,
@@ -276,7 +278,8 @@ impl Cm {
         self.dispatch_to(now, key, |connection, out| connection.handle_rep(now, out, rep));
     }
 
-    /// The peer has answered our REQ as a new one, so it has forgotten the connection of that REQ.
+    /// Handles a REP with a new ID to our probing REQ: the peer took the REQ for a new request, so
+    /// it no longer has the connection, which ends as stale.
     fn handle_forgotten_by_peer(&mut self, now: Time, key: ConnectionKey) {
         let connection = self.get(key);
         let is_open =
@@ -286,7 +289,8 @@ impl Cm {
         }
     }
 
-    /// Whether the peer has given the connection this ID, or none yet.
+    /// Whether a REP with the peer's communication ID `remote_id` is for this connection of the
+    /// active side: the peer has sent this ID before, or none yet.
     fn matches_remote_id(&self, key: ConnectionKey, remote_id: CommId) -> bool {
         let connection = self.get(key);
         connection.is_some_and(|connection| {
@@ -295,7 +299,8 @@ impl Cm {
         })
     }
 
-    /// An unexpected REP: without a REJ its sender would wait long for an RTU.
+    /// Rejects an unexpected REP. Without a REJ, its sender would wait for an RTU until its retries
+    /// are used up.
     fn refuse_rep(&mut self, to: &MadAddress, transaction_id: u64, rep: &Rep) {
         self.out.count(CmDrop::Unknown);
         let rej = Rej {
@@ -309,7 +314,7 @@ impl Cm {
     }
 
     fn handle_mra(&mut self, now: Time, from: &MadAddress, mra: &Mra) {
-        // Before the reply, the peer's ID is unknown.
+        // The peer's ID is not known before the REP.
         let is_early = mra.message_mraed == AnsweredMessage::REQ;
         let others = (!is_early).then_some(mra.local_comm_id);
         let ids = (mra.remote_comm_id, others);
@@ -326,7 +331,8 @@ impl Cm {
         }
     }
 
-    /// A peer that rejects a REQ may have no ID for the connection, or a new one.
+    /// The connection that a REJ is for. A peer that rejects a REQ may have no ID for the
+    /// connection, or a new one.
     fn find_rejected(&self, from: &MadAddress, rej: &Rej) -> Result<ConnectionKey, CmDrop> {
         let key = self.find(from, rej.remote_comm_id, None)?;
         let connection = self.get(key).ok_or(CmDrop::Unknown)?;
@@ -336,7 +342,8 @@ impl Cm {
         }
     }
 
-    /// A peer without an answer may not know our ID, only its own and its node.
+    /// The connection of a REJ because of a timeout. Its sender may have received no message with
+    /// our communication ID, so the sender's own ID and CA GUID identify the connection.
     fn find_timed_out(&self, from: &MadAddress, guid: Guid, rej: &Rej) -> Option<ConnectionKey> {
         let is_meant = |key: &ConnectionKey| {
             let connection = self.get(*key);
@@ -373,7 +380,7 @@ impl Cm {
         }
     }
 
-    /// Service IDs lead to connections only.
+    /// Rejects a request for a datagram service: our service IDs are for connections only.
     fn refuse_sidr(&mut self, to: &MadAddress, transaction_id: u64, req: &SidrReq) {
         self.out.count(CmDrop::NoListener);
         let rep = SidrRep {

@@ -1,7 +1,7 @@
 //! The index of connections: by timer, by the peer's ID and queue pair, and by source.
 //!
-//! [`Keys`] are derived from a connection before and after every change, and the difference is
-//! entered here, so that no change can forget a table.
+//! `Cm::change` derives [`Keys`] from a connection before and after every change, and enters the
+//! difference here, so that no change can leave an index out of date.
 
 use crate::effects::ConnectionKey;
 use crate::mad::MadAddress;
@@ -13,7 +13,8 @@ use std::collections::{BTreeMap, BTreeSet};
 const OLDEST: ConnectionKey = ConnectionKey(0);
 const NEWEST: ConnectionKey = ConnectionKey(u64::MAX);
 
-/// The sender of a REQ, by its LID, or by its GID beyond a router. Only a router can forge a GID.
+/// The sender of a REQ: its LID, or its GID beyond a router. A port that poses as a router can
+/// forge the GID, so connections through one router LID have a limit too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Source {
     Near(Lid),
@@ -29,13 +30,14 @@ impl Source {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Keys {
     pub(super) due: Option<Time>,
-    /// The peer's ID for it, and the peer's port.
+    /// The peer's communication ID, and the GID of the peer's port.
     pub(super) remote_id: Option<(CommId, Gid)>,
-    /// The peer's queue pair, as long as the peer may believe it connected.
+    /// The peer's queue pair, except in TIME-WAIT.
     pub(super) remote_qp: Option<(Gid, Qpn)>,
-    /// The requester, until the connection is established, and while its rejection is remembered.
+    /// The sender of the REQ, until the connection is established, and while its rejection is
+    /// remembered.
     pub(super) asked_by: Option<Source>,
-    /// The LID by which a port of another subnet asked for it.
+    /// The LID of the router, if a port of another subnet sent the REQ.
     pub(super) router: Option<Lid>,
 }
 
@@ -107,7 +109,7 @@ impl Index {
         self.due.first().copied()
     }
 
-    /// Connections with this ID at the peer's port.
+    /// Connections with this communication ID of the peer, at the peer's port `gid`.
     pub(super) fn by_remote_id(
         &self,
         remote_id: CommId,
@@ -117,7 +119,7 @@ impl Index {
         self.remote_ids.range(range).map(|(.., key)| *key)
     }
 
-    /// Connections with this ID at any peer.
+    /// Connections with this communication ID of the peer, at any port.
     pub(super) fn by_remote_id_of_any(
         &self,
         remote_id: CommId,
@@ -132,12 +134,12 @@ impl Index {
         self.remote_qps.range(range).map(|(.., key)| *key)
     }
 
-    /// Pending requests of one source, and of all.
+    /// The number of pending requests of one source, and of all sources.
     pub(super) fn pending(&self, source: Source) -> (usize, usize) {
         (self.pending.get(&source).copied().unwrap_or(0), self.pending_count)
     }
 
-    /// The number of connections requested by ports of other subnets through this LID.
+    /// The number of connections that ports of other subnets requested through this router LID.
     pub(super) fn by_router(&self, router: Lid) -> usize {
         self.by_router.get(&router).copied().unwrap_or(0)
     }

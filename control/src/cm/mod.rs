@@ -15,23 +15,23 @@
 //!      v                                            v               |
 //!  established                                  established <-------+
 //!
-//!  established --disconnect: DREQ--> DREQ sent --DREP, DREQ, REJ, silence--> time-wait
+//!  established --disconnect: DREQ--> DREQ sent --DREP, DREQ, REJ, timeout--> time-wait
 //!  REP sent, REP received, established --DREQ: DREP--> time-wait
-//!  REP sent --silence, disconnect: REJ and DREQ--> DREQ sent
-//!  REQ sent, REQ received, REP received --silence, reject, disconnect: REJ--> time-wait
+//!  REP sent --timeout, disconnect: REJ and DREQ--> DREQ sent
+//!  REQ sent, REQ received, REP received --timeout, reject, disconnect: REJ--> time-wait
 //!  REQ received --ignore--> closed
-//!  any --REJ--> time-wait, or closed if nothing was made
-//!  time-wait --packets under way have vanished--> closed
+//!  any --REJ--> time-wait, or closed before a REP
+//!  time-wait --no more packets in flight--> closed
 //! ```
 //!
-//! A connection in time-wait keeps its last message, for a peer that did not receive it. The number
-//! of its queue pair must not be reused before [`CmEvent::Closed`].
+//! A connection in time-wait keeps its last message, for a peer that did not receive it. The QPN
+//! must not be reused before [`CmEvent::Closed`].
 //!
-//! Two REQs that cross make two connections here. The consumer breaks the tie
+//! Two REQs that cross create two connections in the CM. The consumer breaks the tie
 //! (`ipoib/connected/handshake.rs`), and chooses service IDs and private data.
 //!
-//! A message belongs to a connection only if the port of its peer has sent it: a stranger could
-//! guess two communication IDs of 32 bits in time.
+//! A message is accepted for a connection only from the port of its peer. Otherwise another port
+//! could try communication IDs until it guesses both, of 32 bits each.
 
 mod config;
 mod connection;
@@ -73,7 +73,7 @@ pub enum CmError {
     NotThere(ConnectionKey),
     #[error("a connection in state '{0}' cannot do this")]
     WrongState(Phase),
-    /// The limit of connections, or of unpolled events.
+    /// The limit of connections, listeners, or unpolled events is reached, or the key is in use.
     #[error("no room for another connection: poll events, or end some")]
     Full,
 }
@@ -88,12 +88,12 @@ pub enum Role {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Connect {
     pub to: MadAddress,
-    /// Without our communication ID and node, which are filled in; see [`request_along`].
+    /// The local communication ID and CA GUID are filled in; see [`request_along`].
     pub req: Req,
     pub packet_life_time: TimeCode,
 }
 
-/// The default answer of a listener.
+/// The private data of a listener for rejections.
 type ListenerData = Arc<[u8; 148]>;
 
 #[derive(Debug)]
@@ -102,7 +102,7 @@ pub struct Cm {
     listeners: BTreeMap<ServiceId, ListenerData>,
     port: LocalPort,
     connections: BTreeMap<CommId, Connection>,
-    /// The number of the last key.
+    /// The number of keys assigned; the upper half of the last key.
     keys: u32,
     index: Index,
     out: Outbox,
@@ -126,8 +126,8 @@ impl Cm {
         self.port = port;
     }
 
-    /// Listens to a service ID. `private_data` is for rejections that the consumer has no part in
-    /// (RFC 4755 6).
+    /// Listens to a service ID. `private_data` is for rejections that the CM sends without asking
+    /// the consumer (RFC 4755 6).
     pub fn listen(
         &mut self,
         service_id: ServiceId,
@@ -144,9 +144,8 @@ impl Cm {
         self.listeners.remove(&service_id);
     }
 
-    /// The key of a new connection: its upper half counts connections, so later keys are greater
-    /// until the count wraps after 2^32. Its lower half is a communication ID that no connection
-    /// has.
+    /// A key for a new connection. The upper half counts keys, so a later key is greater until the
+    /// count wraps after 2^32. The lower half is a random communication ID that no connection has.
     pub fn new_key(&mut self) -> ConnectionKey {
         self.keys = self.keys.wrapping_add(1);
         loop {
@@ -180,14 +179,15 @@ impl Cm {
         let _gone = self.change(now, key, |connection, out| connection.ignore(out));
     }
 
-    /// Repeats the REQ of an established connection as a probe. A peer without the connection
-    /// answers it as a new request; a peer with it answers a repetition (IBA 12.9.8), which
+    /// Probes an established connection: repeats the REQ of the active side, or the REP of the
+    /// passive side. A peer without the connection handles a REQ as a new request, and rejects a
+    /// REP. A peer with the connection answers a repetition (IBA 12.9.8), which
     /// [`CmEvent::Remembered`] reports.
     pub fn probe(&mut self, now: Time, key: ConnectionKey) -> Result<(), CmError> {
         self.change(now, key, |connection, out| connection.probe(out))?
     }
 
-    /// Accepts a REQ; the communication IDs and our node are filled in. The queue pair must be
+    /// Accepts a REQ; the communication IDs and our CA GUID are filled in. The queue pair must be
     /// ready to receive: data may arrive before [`CmEvent::Established`].
     pub fn accept(&mut self, now: Time, key: ConnectionKey, rep: Rep) -> Result<(), CmError> {
         self.change(now, key, |connection, out| connection.accept(now, out, rep))?
@@ -203,7 +203,8 @@ impl Cm {
         self.change(now, key, |connection, out| connection.confirm(out, private_data))?
     }
 
-    /// Rejects a request or a reply. Of additional information 72 bytes count.
+    /// Rejects a REQ or a REP. `info` is additional reject information, of which at most 72 bytes
+    /// are sent.
     pub fn reject(
         &mut self,
         now: Time,
@@ -217,13 +218,14 @@ impl Cm {
         })?
     }
 
-    /// Data received before the RTU count as an RTU (IBA 12.9.6).
+    /// Handles data received before the RTU: it counts as an RTU (IBA 12.9.6).
     pub fn handle_data(&mut self, now: Time, key: ConnectionKey) -> Result<(), CmError> {
         self.change(now, key, |connection, out| connection.handle_data(out))?
     }
 
-    /// Ends a connection in any state: an established one by a DREQ, whose answer
-    /// [`CmEvent::Ended`] reports, others by a REJ.
+    /// Ends a connection in any state. An established one is ended by a DREQ, and
+    /// [`CmEvent::Ended`] reports the answer. A handshake is ended by a REJ, or after our REP by a
+    /// REJ and a DREQ; no [`CmEvent::Ended`] follows.
     pub fn disconnect(
         &mut self,
         now: Time,
@@ -245,7 +247,7 @@ impl Cm {
         })?
     }
 
-    /// Answers an alternate path that the peer offered; both IDs are filled in.
+    /// Answers an alternate path that the peer offered; the communication IDs are filled in.
     pub fn answer_path(&mut self, now: Time, key: ConnectionKey, apr: Apr) -> Result<(), CmError> {
         self.change(now, key, |connection, out| connection.answer_path(out, apr))?
     }
@@ -303,7 +305,7 @@ impl Cm {
         self.connections.get(&key.comm_id()).filter(|it| it.key == key)
     }
 
-    /// Changes a connection, and keeps the index in step.
+    /// Changes a connection, and updates the index.
     fn change<R>(
         &mut self,
         now: Time,
@@ -330,7 +332,7 @@ impl Cm {
         self.connections.insert(connection.key.comm_id(), connection);
     }
 
-    /// The transport uses the upper half.
+    /// A random transaction ID in the lower 32 bits. The MAD transport uses the upper 32 bits.
     fn transaction_id(&mut self) -> u64 {
         self.rng.next_u64() & u64::from(u32::MAX)
     }

@@ -9,7 +9,7 @@ use pollux_wire::mad::cm::CmMessage;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// A message that is sent until it is answered, or its retries are used up.
+/// A message that is sent again until it is answered or its retries are used up.
 #[derive(Clone, Debug)]
 pub(super) struct Repeat {
     pub(super) message: Box<CmMessage>,
@@ -17,7 +17,7 @@ pub(super) struct Repeat {
     pub(super) times_left: u8,
     pub(super) interval: Duration,
     pub(super) due: Time,
-    /// MRAs that the peer may still send for it.
+    /// The number of MRAs that the peer may still send for the message.
     pub(super) mras_left: u8,
 }
 
@@ -45,7 +45,7 @@ impl Outbox {
         self.messages.push_back(Envelope { peer: *to, mad: message.emit_mad(transaction_id) });
     }
 
-    /// Sends a message and arms its retry timer, with this interval and so many retries.
+    /// Sends a message and arms its retry timer, with this interval and number of retries.
     pub(super) fn begin_repeat(
         &mut self,
         now: Time,
@@ -55,7 +55,7 @@ impl Outbox {
         (interval, times_left): (Duration, u8),
     ) -> Repeat {
         self.send(to, transaction_id, &message);
-        // The interval that the peer asked for, within our limits.
+        // The response time that the peer announced, within our limits.
         let interval = interval.max(self.config.response_time_min);
         let interval = interval.min(self.config.response_time_max);
         let (message, due) = (Box::new(message), self.later(now, interval));
@@ -69,12 +69,13 @@ impl Outbox {
         self.send(to, repeat.transaction_id, &repeat.message);
     }
 
-    /// Jitter, so that messages sent together are not all retransmitted together.
+    /// When a message is due again, with jitter of up to an eighth of the interval, so that
+    /// messages sent together are not retransmitted together.
     fn later(&mut self, now: Time, interval: Duration) -> Time {
         now + interval + self.rng.duration(interval / 8)
     }
 
-    /// Extends the deadline after an MRA. Duration and count of MRAs are limited.
+    /// Extends the retry timer after an MRA. The duration and the number of MRAs are limited.
     pub(super) fn extend_due(&mut self, now: Time, repeat: Repeat, wait: Duration) -> Repeat {
         if repeat.mras_left == 0 {
             self.count(CmDrop::TooManyMras);

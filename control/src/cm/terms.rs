@@ -1,7 +1,8 @@
 //! Queue pair attributes from REQ and REP (IBA 12.6.5, 12.6.8, 12.9.7).
 //!
-//! Each side announces the first PSN that it expects, which is the first that its peer sends. The
-//! REQ sets the retries of both sides, except that the REP sets the RNR retries of the active side.
+//! Each side announces the first PSN that it expects, and the peer sends from that PSN on. The REQ
+//! sets the retry counts of both sides, except that the REP sets the RNR retry count of the active
+//! side.
 
 use super::LocalPort;
 use super::timing::ack_timeout;
@@ -16,18 +17,18 @@ use pollux_wire::units::{Mtu, TimeCode};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terms {
-    /// The service, if it is one that we know.
+    /// `None` if the transport service is neither RC nor UC.
     pub qp_type: Option<QpType>,
     pub path: AddressVector,
     pub path_mtu: Mtu,
     pub dest_qp: Qpn,
-    /// The first packet to expect.
+    /// The PSN of the first packet to receive.
     pub rq_psn: Psn,
-    /// The first packet to send.
+    /// The PSN of the first packet to send.
     pub sq_psn: Psn,
-    /// Reads and atomics of the peer's that may be outstanding here.
+    /// The number of RDMA READs and atomics that the peer may have outstanding here.
     pub responder_resources: u8,
-    /// Reads and atomics of ours that may be outstanding there.
+    /// The number of RDMA READs and atomics that we may have outstanding at the peer.
     pub initiator_depth: u8,
     pub timeout: TimeCode,
     pub retry_count: Retries,
@@ -56,9 +57,9 @@ impl Terms {
         }
     }
 
-    /// Packets have a GRH exactly if the REQ had one: routers do not show in the REQ itself.
+    /// Packets have a GRH if and only if the datagram of the REQ had one.
     pub fn passive(req: &Req, rep: &Rep, peer: &MadAddress, port: &LocalPort) -> Self {
-        /// The hop limit of the REQ is that of the peer's packets.
+        /// The maximum, because the hop limit in the REQ is for the peer's packets.
         const HOP_LIMIT: u8 = 0xff;
         let path = within_reach(req.primary, false, peer);
         let hop_limit = if peer.global.is_some() { HOP_LIMIT } else { 0 };
@@ -135,7 +136,7 @@ impl Terms {
     }
 }
 
-/// The value of a field of three bits, which is limited to its largest value.
+/// A three-bit retry count; a larger value counts as 7.
 const fn retries(count: u8) -> Retries {
     match Retries::new(count) {
         Some(retries) => retries,
@@ -143,7 +144,8 @@ const fn retries(count: u8) -> Retries {
     }
 }
 
-/// LIDs of a path beyond a router are permissive: data then take the path of the message.
+/// Replaces the permissive LIDs of a path through a router by those of the CM datagram: data take
+/// the same path as the datagram.
 fn within_reach(path: ReqPath, is_ours: bool, peer: &MadAddress) -> ReqPath {
     let known = |lid: Lid, instead| if lid.is_unicast() { lid } else { instead };
     let (own, other) = (Lid(peer.path_bits.into()), peer.lid);
@@ -152,8 +154,8 @@ fn within_reach(path: ReqPath, is_ours: bool, peer: &MadAddress) -> ReqPath {
     ReqPath { local_lid, remote_lid, ..path }
 }
 
-/// The address vector to the other port, along a path of ours or of the peer. Without hops there is
-/// no GRH.
+/// The address vector from our port to the other end of `path`. `is_ours`: the local end of `path`
+/// is our port, not the peer's. With a hop limit of 0 there is no GRH.
 pub fn vector(path: &ReqPath, is_ours: bool, port: &LocalPort, hop_limit: u8) -> AddressVector {
     let (local, remote) = ((path.local_lid, path.local_gid), (path.remote_lid, path.remote_gid));
     let ((lid, gid), (dlid, dgid)) = if is_ours { (local, remote) } else { (remote, local) };
@@ -175,7 +177,8 @@ pub fn vector(path: &ReqPath, is_ours: bool, port: &LocalPort, hop_limit: u8) ->
     }
 }
 
-/// A REQ along a path. The caller sets service ID, queue pair, PSN, retries and private data.
+/// A REQ for a connection along a path. The caller sets service ID, queue pair, PSN, retries and
+/// private data.
 pub fn request_along(path: &PathRecord, ca_ack_delay: TimeCode) -> Req {
     Req {
         p_key: path.p_key,
@@ -188,9 +191,9 @@ pub fn request_along(path: &PathRecord, ca_ack_delay: TimeCode) -> Req {
     }
 }
 
-/// A path in the form of CM messages.
+/// A path in the form of REQ and LAP.
 pub fn as_requested(path: &PathRecord, ca_ack_delay: TimeCode) -> ReqPath {
-    // A path with a hop limit of 1 has a GRH, but no router on it.
+    // A path with a hop limit of 1 has a GRH, but no router.
     let subnet_local = path.hop_limit <= 1;
     let lid = |lid| if subnet_local { lid } else { Lid::PERMISSIVE };
     ReqPath {
@@ -209,7 +212,7 @@ pub fn as_requested(path: &PathRecord, ca_ack_delay: TimeCode) -> ReqPath {
     }
 }
 
-/// The response timeout of both sides: some four seconds, as in Linux.
+/// The response timeout of both sides: about four seconds, as in Linux.
 const RESPONSE_TIME: TimeCode = TimeCode(20);
 
 #[cfg(test)]
@@ -285,7 +288,7 @@ mod tests {
         assert_eq!((active.rq_psn, active.sq_psn), (Psn::new(0x111), Psn::new(0x222)));
         assert_eq!((passive.rq_psn, passive.sq_psn), (active.sq_psn, active.rq_psn));
         assert_eq!((active.path_mtu, passive.path_mtu), (Mtu::BYTES_2048, Mtu::BYTES_2048));
-        // Reads: each serves what the other issues.
+        // RDMA READs: each side serves as many as the other may issue.
         assert_eq!((active.responder_resources, active.initiator_depth), (3, 2));
         assert_eq!((passive.responder_resources, passive.initiator_depth), (2, 3));
     }
@@ -295,7 +298,8 @@ mod tests {
         let (active, passive) = both(0, None);
         assert_eq!((active.retry_count.get(), passive.retry_count.get()), (6, 6));
         assert_eq!((active.rnr_retry.get(), passive.rnr_retry.get()), (7, 1));
-        // 18 and the 18 of the REP make 20; the REQ has 19, from its own 15.
+        // The active side: packet lifetime code 18, and code 18 of the REP, give 20. The passive
+        // side takes the 19 of the REQ, from the requester's own ACK delay code 15.
         assert_eq!((active.timeout, passive.timeout), (TimeCode(20), TimeCode(19)));
     }
 

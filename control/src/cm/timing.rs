@@ -1,11 +1,11 @@
-//! Timeouts between two ends (IBA 12.7, 9.7.6.1.3).
+//! Timeouts of a connection (IBA 12.7, 9.7.6.1.3).
 
 use pollux_wire::mad::cm::Req;
 use pollux_wire::units::TimeCode;
 use std::time::Duration;
 
-/// The ACK timeout: the round trip and the delay of the peer. The shorter of the two counts only if
-/// it is at least half of the longer.
+/// The ACK timeout: the round trip time and the ACK delay of the peer. As it is a power of two, the
+/// shorter of the two counts only if it is at least half of the longer.
 pub const fn ack_timeout(packet_life_time: TimeCode, ack_delay: TimeCode) -> TimeCode {
     let round_trip = packet_life_time.0.saturating_add(1);
     let delay = ack_delay.0;
@@ -15,7 +15,7 @@ pub const fn ack_timeout(packet_life_time: TimeCode, ack_delay: TimeCode) -> Tim
     if code > TimeCode::MAX.0 { TimeCode::MAX } else { TimeCode(code) }
 }
 
-/// The packet lifetime to the sender of a REQ, by its ACK timeout.
+/// The packet lifetime on the path to the sender of a REQ, derived from the ACK timeout of the REQ.
 pub(super) fn packet_life_time(req: &Req) -> TimeCode {
     TimeCode(req.primary.local_ack_timeout.0.saturating_sub(1))
 }

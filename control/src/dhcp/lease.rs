@@ -6,7 +6,7 @@ use pollux_wire::ip::ipv4::IPV4_MTU_MIN;
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
-/// Routers and name servers of a lease, at most.
+/// Routers, and separately name servers, of a lease, at most.
 pub const ROUTERS_MAX: usize = 8;
 
 const INFINITE_SECONDS: u32 = u32::MAX;
@@ -24,13 +24,13 @@ pub(super) const WANTED: [u8; 7] = [
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DhcpLease {
     pub ip: Ipv4Addr,
-    /// Leading bits that all addresses of its subnet share.
+    /// Leading bits that all addresses of the subnet share.
     pub prefix_len: u8,
     pub routers: Vec<Ipv4Addr>,
     pub name_servers: Vec<Ipv4Addr>,
     pub mtu: Option<u32>,
     pub server: Ipv4Addr,
-    /// T1; `None` in an infinite lease, as in the two below.
+    /// T1. `None` in an infinite lease, like `rebind_at` and `expires_at`.
     pub renew_at: Option<Time>,
     /// T2.
     pub rebind_at: Option<Time>,
@@ -71,7 +71,7 @@ pub(super) fn half_of_rest(now: Time, end: Option<Time>) -> Duration {
     end.map_or(Duration::ZERO, |end| end.since(now) / 2)
 }
 
-/// T1 and T2 in seconds; by the default rule if the server's values are missing or invalid (RFC
+/// T1 and T2 in seconds. Missing or invalid values of the server are replaced by the defaults (RFC
 /// 2131 4.4.5).
 fn times(message: &DhcpMessage<'_>, lease: u32) -> (u32, u32) {
     let rebind = number(message, DhcpOptionCode::REBINDING_TIME).filter(|&rebind| rebind < lease);
@@ -80,7 +80,7 @@ fn times(message: &DhcpMessage<'_>, lease: u32) -> (u32, u32) {
     (renew.unwrap_or((lease / 2).min(rebind)), rebind)
 }
 
-/// From the mask; without a mask, from the address class (RFC 950).
+/// The prefix length by the subnet mask; without a valid mask, by the address class (RFC 950).
 fn prefix_len(message: &DhcpMessage<'_>, ip: Ipv4Addr) -> u8 {
     let mask = number(message, DhcpOptionCode::SUBNET_MASK);
     let is_mask = |mask: &u32| mask.leading_ones() + mask.trailing_zeros() >= u32::BITS;

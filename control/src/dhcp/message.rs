@@ -1,5 +1,5 @@
-//! Messages of the client: the state determines options and addresses (RFC 2131 4.3.6, table 5; RFC
-//! 4390 2).
+//! Messages of the client. The state determines their options and addresses (RFC 2131 4.3.6, table
+//! 5; RFC 4390 2).
 
 use super::Dhcp;
 use super::lease::{self, DhcpLease};
@@ -18,8 +18,8 @@ use std::net::Ipv4Addr;
 
 const MESSAGE_LEN_MAX: [u8; 2] = 1500u16.to_be_bytes();
 
-/// A client identifier of the port and the partition: unique for every interface, and stable across
-/// restarts (RFC 4361 6.1, RFC 8415 11.4).
+/// The client identifier of an interface, from the port GUID and the P_Key: unique forevery
+/// interface, and stable across restarts (RFC 4361 6.1, RFC 8415 11.4).
 pub fn client_id(guid: Guid, p_key: PKey) -> Vec<u8> {
     const FROM_DUID: u8 = 255;
     const DUID_LL: u16 = 3;
@@ -49,7 +49,7 @@ impl Dhcp {
             hardware_type: DhcpHeader::INFINIBAND,
             xid: self.xid,
             seconds: u16::try_from(waited).unwrap_or(u16::MAX),
-            // Without an address, the answer has to be a broadcast (RFC 4390 2).
+            // A client without an address can receive only broadcast answers (RFC 4390 2).
             broadcast: !has_address,
             client,
             ..DhcpHeader::default()

@@ -2,17 +2,17 @@
 //!
 //! ```text
 //!   Init --> Selecting --offer--> Requesting --ACK--> Checking --free--> Bound --T1--> Renewing
-//!    ^           |                    |                  |                 ^             |  T2
-//!    |           no end               |                  |                 +----ACK----- Rebinding
+//!    ^    (retries forever)           |                  |                 ^             |  T2
+//!    |                                |                  |                 +----ACK----- Rebinding
 //!    +--------------------------------+-- NAK, timeout --+-- taken: DECLINE, or lease over --+
 //! ```
 //!
-//! On InfiniBand a client has no hardware address that fits the message: its client identifier
-//! identifies it, and it requests answers by broadcast (RFC 4390 2). A renewing client has an
-//! address, and sends to its server directly.
+//! The link address of InfiniBand does not fit the hardware address field of a message. So the
+//! client identifier identifies a client, and the client requests answers by broadcast (RFC 4390
+//! 2). A renewing client has an address, and sends to its server directly.
 //!
-//! ARP probes the address between the ACK and its use (RFC 2131 2.2): [`DhcpEvent::Check`] asks,
-//! [`Dhcp::handle_free`] and [`Dhcp::handle_taken`] answer.
+//! ARP probes the address between the ACK and its use (RFC 2131 2.2): [`DhcpEvent::Check`] requests
+//! the probe, [`Dhcp::handle_free`] and [`Dhcp::handle_taken`] report the result.
 
 mod lease;
 mod message;
@@ -43,9 +43,9 @@ const RETRY_MAX: Duration = Duration::from_secs(64);
 const RETRY_SPREAD: Duration = Duration::from_secs(1);
 /// Requests for one offer before discovery starts again.
 const REQUESTS_MAX: u8 = 4;
-/// After a conflict (RFC 2131 3.1).
+/// The wait before discovery after a conflict (RFC 2131 3.1).
 const DECLINE_WAIT: Duration = Duration::from_secs(10);
-/// Between renewal requests (RFC 2131 4.4.5).
+/// The shortest interval between renewal requests (RFC 2131 4.4.5).
 const RENEW_INTERVAL_MIN: Duration = Duration::from_secs(60);
 const EVENTS_MAX: usize = 64;
 pub const CLIENT_ID_BYTES_MAX: usize = 64;
@@ -86,7 +86,7 @@ pub enum DhcpState {
 pub enum DhcpEvent {
     /// ARP has to probe this address.
     Check(Ipv4Addr),
-    /// The address may be used; a renewed lease may differ from the former one.
+    /// The address may be used. A renewed lease may have other parameters than before.
     Bound(DhcpLease),
     Lost(Ipv4Addr),
 }
@@ -95,7 +95,7 @@ reasons! {
     pub enum DhcpDrop {
         Malformed = "malformed",
         Checksum = "checksum",
-        /// It is of another exchange or for another client.
+        /// It has another transaction ID, or is for another client.
         NotForUs = "not_for_us",
         OtherServer = "other_server",
         Unexpected = "unexpected",
@@ -135,8 +135,8 @@ impl Dhcp {
         self.restart(now, delay);
     }
 
-    /// The link is up. It may be another subnet, so any server is asked to confirm an address,
-    /// which is used meanwhile (RFC 2131 3.7).
+    /// Handles a link that came up. The link may be another subnet, so any server is asked to
+    /// confirm the address, which stays in use meanwhile (RFC 2131 3.7).
     pub fn handle_link(&mut self, now: Time) {
         match self.lease().cloned() {
             Some(lease) => {
@@ -146,14 +146,14 @@ impl Dhcp {
                     *until = now + RETRY_MIN;
                 }
             }
-            // The address is also probed again.
+            // The interface also probes the address again, and reports the result.
             None if matches!(self.state, DhcpState::Checking { .. }) => {}
             None => self.start(now),
         }
     }
 
-    /// Releases the address. The release is broadcast, since there is no time to resolve the
-    /// server.
+    /// Releases the address. The release is broadcast, because there is no time to resolve the
+    /// server's link address.
     pub fn stop(&mut self, now: Time) {
         if let Some(lease) = self.lease().cloned() {
             self.send(now, DhcpKind::RELEASE, Some(&lease), BROADCAST);
@@ -183,7 +183,8 @@ impl Dhcp {
         }
     }
 
-    /// Another node has the address, whether it is being checked or in use.
+    /// Handles a conflict: another node has the address, which is being checked or already in use.
+    /// Declines the lease, and restarts.
     pub fn handle_taken(&mut self, now: Time, ip: Ipv4Addr) {
         let checked = match &self.state {
             DhcpState::Checking { lease } => Some(lease),
@@ -335,7 +336,7 @@ impl Dhcp {
         self.enter(now, DhcpState::Requesting { lease, sent: sent + 1, until });
     }
 
-    /// From T2 on, rebinds instead.
+    /// Sends a renewal request to the server; from T2 on, rebinds instead.
     fn renew(&mut self, now: Time, lease: DhcpLease) {
         if lease.rebind_at.is_some_and(|at| at <= now) {
             return self.rebind(now, lease);
@@ -380,7 +381,7 @@ impl Dhcp {
         self.began = now;
     }
 
-    /// Doubling, and a second more or less (RFC 2131 4.1).
+    /// The retry interval: it doubles, with up to a second of jitter up or down (RFC 2131 4.1).
     fn retry_after(&mut self, sent: u8) -> Duration {
         let doubled = RETRY_MIN * (1 << sent.min(8));
         doubled.min(RETRY_MAX) - RETRY_SPREAD + self.rng.duration(RETRY_SPREAD * 2)

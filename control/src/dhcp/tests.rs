@@ -1,4 +1,4 @@
-//! A client and a server of few words.
+//! Tests of a client against a minimal server.
 
 mod states;
 
@@ -25,7 +25,7 @@ fn client() -> Dhcp {
     Dhcp::new(&client_id(Guid(0x0002_c903_0000_1001), PKey(0x8001)), 1)
 }
 
-/// A message of the client, with its addresses.
+/// A message of the client, with its time and addresses.
 #[derive(Debug)]
 struct Said {
     at: Time,
@@ -67,7 +67,7 @@ fn sent(client: &mut Dhcp, at: Time) -> Vec<Said> {
     parsed.collect()
 }
 
-/// Lets time pass until the client says something.
+/// Handles timeouts until the client sends a message.
 fn next(client: &mut Dhcp) -> Said {
     loop {
         let due = client.poll_timeout().expect("it has something to do");
@@ -121,7 +121,7 @@ fn packet(message: &DhcpMessage<'_>) -> Vec<u8> {
     LinkFrame::ipv4(To::<NoLink>::Route, &ip, &[], &payload).unwrap().packet
 }
 
-/// A client that got its address at the time it gives.
+/// A client with a checked address, and the time of the ACK.
 fn bound() -> (Dhcp, Time) {
     let mut client = client();
     client.start(at(0));
@@ -246,7 +246,7 @@ fn silence_is_asked_again_more_and_more_slowly() {
     for (wait_ms, expected) in waits.zip([4, 8, 16, 32, 64, 64, 64, 64]) {
         assert!(wait_ms.abs_diff(expected * 1000) <= 1000, "{wait_ms} where {expected} s belong");
     }
-    // A server that offers and then says nothing.
+    // A server that sends an offer and no ACK.
     let discover = next(&mut client);
     client.handle_packet(discover.at, &reply(&discover, DhcpKind::OFFER, GIVEN, SERVER));
     sent(&mut client, discover.at);
@@ -299,7 +299,7 @@ fn messages_for_others_and_malformed_ones_are_dropped() {
 }
 
 proptest! {
-    /// Any answers of a server in any state: timers advance, and memory stays bounded.
+    /// For any answers of a server in any state, timers advance and queues stay bounded.
     #[test]
     fn a_hostile_server_cannot_stop_time(
         all in proptest::collection::vec(

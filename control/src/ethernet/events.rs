@@ -49,8 +49,8 @@ impl EthernetNeighbors {
         }
     }
 
-    /// A claim of an off-link address is ignored: it would divert the packets to it from their
-    /// router.
+    /// Handles a claim. A claim of an off-link address is ignored: it could divert packets that
+    /// have to go to a router.
     fn handle_claim(&mut self, now: Time, claim: Claim<MacAddress>, ours: &Addresses) {
         let is_on_link = match claim.ip {
             IpAddr::V4(ip) if ours.is_broadcast(ip) => false,

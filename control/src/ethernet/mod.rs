@@ -1,4 +1,4 @@
-//! The neighbors of an Ethernet interface: their resolution, and duplicate detection of our
+//! The neighbors of an Ethernet interface: address resolution, and duplicate detection of our
 //! addresses (RFC 826, RFC 5227, RFC 4861, RFC 4862).
 //!
 //! ```text
@@ -8,11 +8,11 @@
 //!               ARP, neighbor discovery --> our addresses are assigned, or are duplicates
 //! ```
 //!
-//! The protocols are those of every link. A group is an Ethernet address that every switch
-//! delivers, so nothing is joined on the link; IGMP and MLD report groups to multicast routers and
+//! The protocols are the same as on InfiniBand. An IP group maps to an Ethernet group address,
+//! which every switch delivers without a join. IGMP and MLD report groups to multicast routers and
 //! snooping switches.
 //!
-//! Router advertisements are ignored: an interface of a router has its addresses from the
+//! Router advertisements are ignored, because an interface of a router has its addresses from the
 //! configuration (RFC 4861 6.2.7).
 
 mod events;
@@ -34,7 +34,7 @@ use pollux_wire::ethernet::{EtherType, MacAddress};
 use std::collections::{BTreeSet, VecDeque};
 use std::net::{IpAddr, Ipv6Addr};
 
-/// Beside a solicitation to each neighbor.
+/// Queued frames, at most, in addition to a solicitation of each neighbor.
 const FRAMES_MAX: usize = 1024;
 
 #[derive(Clone, Debug)]
@@ -77,7 +77,7 @@ reasons! {
         /// A claim about an address that is off-link or a broadcast address.
         ClaimOffLink = "claim_off_link",
         AddressContested = "address_contested",
-        /// One of our addresses is beyond the limit of ARP or ND.
+        /// An address of ours exceeds the limit of ARP or neighbor discovery.
         AddressesFull = "addresses_full",
     }
 }
@@ -126,8 +126,8 @@ impl EthernetNeighbors {
         self.config.address
     }
 
-    /// When the link is up, our addresses are claimed. When it is down, learned neighbors are
-    /// forgotten: the link may come back as another one.
+    /// Handles a change of the link. When it comes up, our addresses are claimed. When it goes
+    /// down, all neighbors are removed, because the link may come back with other nodes.
     pub fn set_up(&mut self, now: Time, is_up: bool, ours: &Addresses) {
         if self.is_up == is_up {
             return;
@@ -181,8 +181,8 @@ impl EthernetNeighbors {
         }
     }
 
-    /// Another node has the address. An IPv4 address is probed again later, an IPv6 one stays
-    /// unused (RFC 4862 5.4.5).
+    /// Handles a conflict: another node has the address. An IPv4 address is probed again later, an
+    /// IPv6 address stays unused (RFC 4862 5.4.5).
     pub fn cede(&mut self, now: Time, ip: IpAddr, ours: &Addresses) {
         self.disown(now, ip, ours);
         if let IpAddr::V4(ip) = ip {
@@ -202,7 +202,7 @@ impl EthernetNeighbors {
         self.pump(now, ours);
     }
 
-    /// Workers sent packets to a next hop.
+    /// Handles a report that workers sent packets to a next hop.
     pub fn handle_use(&mut self, now: Time, next_hop: IpAddr, ours: &Addresses) {
         self.neighbors.handle_use(now, next_hop);
         self.pump(now, ours);
@@ -231,7 +231,7 @@ impl EthernetNeighbors {
         self.membership.has_listener(group)
     }
 
-    /// Sets a static neighbor. `false` if the table is full.
+    /// Sets a static neighbor. Returns `false` if the table is full.
     pub fn set_neighbor(
         &mut self,
         now: Time,
@@ -246,7 +246,7 @@ impl EthernetNeighbors {
         is_set
     }
 
-    /// Its address is resolved again when there is a packet for it.
+    /// Removes a static neighbor. The next packet to it starts address resolution.
     pub fn remove_neighbor(&mut self, now: Time, ip: IpAddr, ours: &Addresses) {
         self.config.neighbors.retain(|(other, _)| *other != ip);
         self.neighbors.remove(ip);
@@ -281,7 +281,8 @@ impl EthernetNeighbors {
         self.events.pop_front()
     }
 
-    /// The next change for workers: a next hop and its address; `None` if it has none any more.
+    /// The next change for workers: a next hop with its link address, or `None` if the address is
+    /// no longer known.
     pub fn poll_change(&mut self) -> Option<(IpAddr, Option<MacAddress>)> {
         self.changes.pop_front()
     }
@@ -294,7 +295,7 @@ impl EthernetNeighbors {
         self.neighbors.load().1
     }
 
-    /// All drop counters, by the part that counts and the reason.
+    /// All drop counters: protocol, reason and count.
     pub fn drop_rows(&self) -> Vec<(&'static str, &'static str, u64)> {
         let own =
             drop_rows("ethernet", &self.drops).chain(drop_rows("neighbor", self.neighbors.drops()));
@@ -334,7 +335,7 @@ impl EthernetNeighbors {
         self.events.push_back(EthernetEvent::Unreachable(packet));
     }
 
-    /// Passes events between the protocols until none has any left.
+    /// Passes events between the protocols until there are none.
     fn pump(&mut self, now: Time, ours: &Addresses) {
         self.set_sources(ours);
         loop {
@@ -346,7 +347,8 @@ impl EthernetNeighbors {
             while let Some(question) = self.neighbors.poll_transmit() {
                 has_progress = true;
                 self.solicit(question, ours);
-                // The queues of ARP and ND are shorter than that of solicitations.
+                // The queues of ARP and ND are shorter than that of solicitations, so their frames
+                // are sent after each solicitation.
                 self.send_frames(now, ours);
             }
             while let Some(event) = self.arp.poll_event() {

@@ -1,4 +1,4 @@
-//! Two interfaces at a link, in virtual time.
+//! Tests of two interfaces on a link, in virtual time.
 
 use super::*;
 use crate::address::{AddressEvent, Lifetimes, Origin};
@@ -10,7 +10,7 @@ use std::time::Duration;
 const OURS: MacAddress = MacAddress([2, 0, 0, 0, 0, 1]);
 const THEIRS: MacAddress = MacAddress([2, 0, 0, 0, 0, 2]);
 
-/// Two interfaces at a link.
+/// Two interfaces on a link.
 struct Link {
     now: Time,
     ends: [(EthernetNeighbors, Addresses); 2],
@@ -35,7 +35,7 @@ impl Link {
         Self { now, ends, astray: Vec::new(), arrived: Vec::new() }
     }
 
-    /// Lets time pass, and passes frames on.
+    /// Runs for `duration`: carries frames, and handles timeouts.
     fn run(&mut self, duration: Duration) {
         let end = self.now + duration;
         loop {

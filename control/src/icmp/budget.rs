@@ -1,8 +1,8 @@
-//! The ICMP errors that a node may send: a token bucket for each family, which all interfaces of a
-//! node share (RFC 4443 2.4 (f), RFC 1812 4.3.2.8).
+//! The rate limit of ICMP errors of a node: a token bucket for each family, which all interfaces of
+//! the node share (RFC 4443 2.4 (f), RFC 1812 4.3.2.8).
 //!
-//! Why of the node and not of an interface: a remote sender can cause errors at many interfaces,
-//! whose sum would have no known limit.
+//! Why per node and not per interface: a remote sender can cause errors at many interfaces, and the
+//! sum of their errors would have no known limit.
 
 use super::IcmpConfig;
 use crate::bounded::RateLimit;
@@ -20,7 +20,7 @@ impl ErrorBudget {
     }
 
     pub(super) fn take(&self, now: Time, ether_type: EtherType) -> bool {
-        // Control is one thread, so nothing waits here.
+        // Only the control thread takes this lock, so it is never contended.
         let mut budgets = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         budgets[usize::from(ether_type == EtherType::IPV6)].take(now)
     }

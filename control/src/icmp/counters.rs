@@ -1,5 +1,4 @@
-//! Counters of ICMP messages, by family and kind: those that were sent, and those that a rate limit
-//! kept back.
+//! Counters of ICMP messages, by family and kind: those sent, and those suppressed by a rate limit.
 
 use super::IcmpError;
 use pollux_verbs::named_enum;
@@ -32,7 +31,7 @@ impl IcmpSentKind {
     }
 }
 
-/// ICMP messages of an interface since its start, by family (4 or 6).
+/// The ICMP messages that an interface has sent or suppressed since its start, by family (4 or 6).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct IcmpCounters {
     sent: BTreeMap<(u8, IcmpSentKind), u64>,

@@ -1,18 +1,17 @@
 //! ICMPv4 and ICMPv6: echo replies, and ICMP errors about packets that cannot be delivered.
 //!
-//! RFC 1122 3.2.2 and RFC 4443 2.4 forbid errors about errors, errors to a group, errors about a
-//! packet to a group, and errors without a unicast receiver. So two nodes cannot send each other
-//! errors for ever, and one packet cannot cause many errors. Beyond that, errors have a rate limit:
-//! a token bucket, one for all interfaces of a node and each family (RFC 4443 2.4 (f), RFC 1812
-//! 4.3.2.8). Why one for each family: a flood of packets of one leaves path MTU discovery of the
-//! other alone.
+//! RFC 1122 3.2.2 and RFC 4443 2.4 forbid errors about errors, about packets to a group, and about
+//! packets without a unicast source. So two nodes cannot send each other errors forever, and one
+//! packet cannot cause many errors. Errors also have a rate limit: one token bucket per family,
+//! which all interfaces of a node share (RFC 4443 2.4 (f), RFC 1812 4.3.2.8). Why one per family: a
+//! flood of packets of one family does not stop path MTU discovery of the other.
 //!
 //! Why replies to a unicast echo request have no rate limit: RFC 1122 3.2.2.6 and RFC 4443 4.2
 //! require a reply to each, and RFC 4443 2.4 (f) limits errors, not replies. A unicast request
-//! causes one packet of the same length, so even a forged source amplifies nothing; receiving the
+//! causes one packet of the same length, so even a forged source amplifies nothing. Receiving the
 //! request costs as much as sending the reply, so the receive queue bounds both. A healthy neighbor
-//! in shared memory sends 300,000 requests a second. All members of a group answer a request to it,
-//! so these replies have a rate limit, as errors have. Linux makes the same distinction
+//! in shared memory sends 300,000 requests a second. A request to a group is different: all members
+//! answer it, so these replies have a rate limit. Linux makes the same distinction
 //! (`icmp_ratemask`).
 
 mod budget;
@@ -45,7 +44,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 pub(crate) const HOP_LIMIT: u8 = 64;
 /// The longest ICMPv4 error, in bytes (RFC 1812 4.3.2.3).
 const V4_LEN_MAX: usize = 576;
-/// Bytes of an error before the packet that it quotes.
+/// Bytes of an error before the packet that the error quotes.
 const V4_HEADERS: usize = Ipv4Header::LEN + 8;
 const V6_HEADERS: usize = Ipv6Header::LEN + 8;
 
@@ -56,11 +55,11 @@ pub enum IcmpError {
     AddressUnreachable,
     RejectRoute,
     NoPort,
-    /// It is longer than this MTU, in bytes.
+    /// The packet is longer than this MTU, in bytes.
     TooBig(u32),
     TimeExceeded,
     Prohibited,
-    /// This byte of its header is wrong.
+    /// The byte at this offset of the packet's header is wrong.
     ParameterProblem(u8),
 }
 
@@ -80,7 +79,7 @@ reasons! {
 
 #[derive(Clone, Copy, Debug)]
 pub struct IcmpConfig {
-    /// Errors per second of each family, at most: of all interfaces that share a budget.
+    /// Errors per second and family, at most, of all interfaces that share the [`ErrorBudget`].
     pub errors_per_second_max: u32,
     pub errors_burst_max: u32,
     /// Replies per second to echo requests to a group, at most.
@@ -137,8 +136,8 @@ impl Icmp {
         self.count(bytes, IcmpSentKind::EchoReply, allowed)
     }
 
-    /// `None` if no error may be sent. `to_group`: the packet came to a multicast group of the
-    /// link.
+    /// The ICMP error about a packet; `None` if it may not be sent. `to_group`: the packet came to
+    /// a multicast group of the link.
     pub fn error_about(
         &mut self,
         now: Time,
@@ -213,7 +212,7 @@ fn echo_v4(bytes: &[u8]) -> Result<LinkFrame<NoLink>, IcmpDrop> {
     v4_frame(source, destination, header.dscp, &Icmpv4Message::EchoReply(echo))
 }
 
-/// The reply, and whether the request was for a group.
+/// The reply, and whether the request was to a group.
 fn echo_v6(bytes: &[u8], addresses: &Addresses) -> Result<(LinkFrame<NoLink>, bool), IcmpDrop> {
     let packet = Ipv6Packet::parse(bytes).map_err(|_| IcmpDrop::Malformed)?;
     let header = packet.header();
@@ -230,7 +229,7 @@ fn echo_v6(bytes: &[u8], addresses: &Addresses) -> Result<(LinkFrame<NoLink>, bo
     if !is_single_v6(header.source) {
         return Err(IcmpDrop::FromNobody);
     }
-    // RFC 4443 4.2: a request to a group is answered from an address of ours.
+    // A request to a group is answered from an address of ours (RFC 4443 4.2).
     let to_group = header.destination.is_multicast();
     let source = match to_group {
         true => own_v6(addresses, header.source).ok_or(IcmpDrop::NoSource)?,
@@ -298,7 +297,7 @@ fn error_v6(
 ) -> Result<LinkFrame<NoLink>, IcmpDrop> {
     let packet = Ipv6Packet::parse(bytes).map_err(|_| IcmpDrop::Malformed)?;
     let header = packet.header();
-    // Path MTU discovery works for groups as well (RFC 4443 2.4 e.3).
+    // Path MTU discovery works for groups as well, so Packet Too Big is allowed (RFC 4443 2.4 e.3).
     let is_about_size = matches!(error, IcmpError::TooBig(_));
     if (to_group || header.destination.is_multicast()) && !is_about_size {
         return Err(IcmpDrop::ToGroup);
@@ -306,7 +305,7 @@ fn error_v6(
     if !is_single_v6(header.source) {
         return Err(IcmpDrop::FromNobody);
     }
-    // A packet with an unreadable header chain is not an error.
+    // A packet with an unreadable header chain does not count as an ICMP error.
     let upper = UpperLayer::find(header.next_header, packet.payload());
     if upper.is_ok_and(|upper| upper.protocol == IpProtocol::ICMPV6 && is_v6_error(&upper)) {
         return Err(IcmpDrop::AboutError);
@@ -372,7 +371,7 @@ fn own_v6(addresses: &Addresses, to: Ipv6Addr) -> Option<Ipv6Addr> {
     }
 }
 
-/// Whether an address can be of one node (RFC 1122 3.2.2).
+/// Whether an address can belong to a single node (RFC 1122 3.2.2).
 pub(crate) fn is_single_v4(ip: Ipv4Addr) -> bool {
     !(ip.is_unspecified() || ip.is_loopback() || ip.is_multicast() || ip.octets()[0] >= 240)
 }
@@ -393,8 +392,9 @@ fn is_v4_query(message: &[u8]) -> bool {
     })
 }
 
-/// Whether an ICMPv6 message is an error or a redirect (RFC 4443 2.4 e). A message cut before its
-/// type may be; a later fragment is not, since errors are not fragmented (RFC 4443 2.4 c).
+/// Whether an ICMPv6 message is an error or a redirect (RFC 4443 2.4 e). A message that is cut off
+/// before its type counts as one. A later fragment does not, because errors are not fragmented (RFC
+/// 4443 2.4 c).
 fn is_v6_error(upper: &UpperLayer<'_>) -> bool {
     let is_front = upper.fragment.is_none_or(|fragment| fragment.fragment_offset == 0);
     let kind = upper.payload.first().map(|&kind| Icmpv6Type(kind));

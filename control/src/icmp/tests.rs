@@ -1,4 +1,4 @@
-//! Packets that are answered, and packets that must not be.
+//! Tests of packets that get an answer, and of packets that must not get one.
 
 use super::*;
 use crate::address::{Lifetimes, Origin};
@@ -32,7 +32,7 @@ fn v6(source: &str, destination: &str, message: &Icmpv6Message<'_>) -> Vec<u8> {
     v6_frame(source, destination, message).unwrap().packet
 }
 
-/// A packet of UDP with so many bytes of payload.
+/// A UDP packet with `len` bytes of payload.
 fn udp(source: &str, destination: &str, len: usize) -> Vec<u8> {
     match (source.parse().unwrap(), destination.parse().unwrap()) {
         (IpAddr::V4(source), IpAddr::V4(destination)) => {
@@ -225,7 +225,7 @@ fn only_echoes_for_a_group_have_a_rate() {
     let start = Time::START + Duration::from_secs(5);
     let burst = (0..10_000).filter(|_| ask(&to_all, start)).count();
     assert_eq!(burst, 50);
-    // The burst is used up when the second begins; each millisecond gives one back.
+    // The burst is used up at the start; each millisecond adds one token.
     let second = (1..=100_000).map(|at| start + at * Duration::from_micros(10));
     let (mut one, mut all) = (0, 0);
     for now in second {
@@ -240,7 +240,7 @@ fn only_echoes_for_a_group_have_a_rate() {
 }
 
 proptest! {
-    /// Hostile packets: never a panic, and no answer is answered, by whichever of two nodes.
+    /// Hostile packets: no panic, and no answer or error of ours gets another one.
     #[test]
     fn any_bytes_are_a_drop_or_an_answer_that_ends(
         mut bytes in proptest::collection::vec(any::<u8>(), 1..200),

@@ -1,8 +1,8 @@
-//! Destinations beyond the link of an interface of IPoIB.
+//! The routes of the node at an IPoIB interface, for destinations beyond its link.
 //!
-//! Packets of this node, and packets in transit that wait for a neighbor, go where the routes of
-//! the node lead: to a next hop on this link, or to another interface. Without such a route, the
-//! interface uses the routes of its link: on-link prefixes, redirects and default routers.
+//! A packet to a destination that is not on the link follows the routes of the node: to a gateway
+//! on this link, or to another interface. Without such a route, the interface uses its own routes:
+//! redirects and default routers.
 
 use super::{InterfaceDrop, IpoibInterface, PendingPacket};
 use crate::beyond::{Elsewhere, ElsewhereKind, NodeRoute, NodeRoutes};
@@ -21,14 +21,14 @@ impl IpoibInterface {
         (self.beyond.number, self.beyond.routes) = (number, Some(routes));
     }
 
-    /// A packet in transit cannot be forwarded: its sender gets an ICMP error.
+    /// Handles a packet in transit that cannot be forwarded: sends an ICMP error to its sender.
     pub fn handle_rejected(&mut self, now: Time, packet: &[u8], error: IcmpError) {
         assert_no_worker_thread();
         self.send_icmp_error(now, packet, error);
         self.pump(now);
     }
 
-    /// Handles a packet that another interface has forwarded to this one.
+    /// Handles a packet or an error that another interface passes to this one.
     pub fn handle_elsewhere(&mut self, now: Time, packet: Vec<u8>, what: ElsewhereKind) {
         assert_no_worker_thread();
         match what {
@@ -44,7 +44,8 @@ impl IpoibInterface {
         self.beyond.elsewhere.pop()
     }
 
-    /// Handles a packet that the routes of the node lead elsewhere; otherwise returns it.
+    /// Passes a packet to another interface or drops it, if the routes of the node say so.
+    /// Otherwise returns it, for a next hop on this link.
     pub(super) fn route_beyond(
         &mut self,
         now: Time,
@@ -52,7 +53,7 @@ impl IpoibInterface {
         flow: u32,
         pending: PendingPacket,
     ) -> Option<PendingPacket> {
-        // A subnet may be at several interfaces.
+        // A destination on this link stays here, even if its subnet is also at other interfaces.
         let routes = self.beyond.routes.as_ref();
         let Some(routes) = routes.filter(|_| !self.routes.is_on_link(now, destination)) else {
             return Some(pending);
@@ -73,7 +74,7 @@ impl IpoibInterface {
         None
     }
 
-    /// The other interface that the sender of a packet is beyond, by the routes of the node.
+    /// The other interface that leads to the sender of a packet, by the routes of the node.
     pub(super) fn sender_is_beyond(&self, now: Time, packet: &[u8], flow: u32) -> Option<u16> {
         let sender = source(packet)?;
         if self.routes.is_on_link(now, sender) {

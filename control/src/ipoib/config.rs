@@ -14,34 +14,35 @@ use std::time::Duration;
 
 #[derive(Clone, Debug)]
 pub struct InterfaceConfig {
-    /// Our UD queue pair, which stays for life.
+    /// The QPN of our UD queue pair, which never changes.
     pub qpn: Qpn,
-    /// The partition of the link; its membership bit does not count.
+    /// The P_Key of the link's partition; the membership bit is ignored.
     pub p_key: PKey,
-    /// The properties of a broadcast group that this node creates; without them, the group must
-    /// exist, as for Linux.
+    /// The properties of the broadcast group if this node has to create it. With `None` the group
+    /// must exist, as for Linux.
     pub create: Option<GroupTerms>,
-    /// Addresses, with the lengths of their prefixes.
+    /// Our addresses, with their prefix lengths.
     pub addresses: Vec<(IpAddr, u8)>,
-    /// Whether a DHCP server is asked for one more.
+    /// Whether another address is requested from a DHCP server.
     pub dhcp: bool,
-    /// The longest packet to send, if the link and connections allow longer ones.
+    /// The longest packet to send, in bytes, even if the link and connections allow longer ones.
     pub mtu_max: u32,
     pub routers: Vec<IpAddr>,
     /// Static neighbors.
     pub neighbors: Vec<(IpAddr, LinkAddress)>,
     pub ipv6: bool,
-    /// Workers that move its packets, the primary one included.
+    /// The number of workers that move the packets of the interface, the primary one included.
     pub workers: u8,
-    /// The pause after the SA refused or did not answer; it doubles each time.
+    /// The pause after the SA has refused a query or has not answered; it doubles with each
+    /// failure.
     pub pause_min: Duration,
     pub pause_max: Duration,
     pub paths_max: usize,
-    /// REQs whose sender is not verified yet, at most: half of the queries that the SA client
-    /// holds.
+    /// REQs from unverified senders that are held, at most: half of the queries that the SA client
+    /// can hold.
     pub requests_held_max: usize,
-    /// Unverified ports of one LID for which the SA is queried, in a second: as many as a node may
-    /// have workers that connect at once.
+    /// SA queries per second for unverified senders with one LID: as many as a node may have
+    /// workers that connect at the same time.
     pub unverified_per_lid_per_second_max: u32,
     /// Packets that wait for one path or one group, at most.
     pub pending_per_destination_max: usize,
@@ -51,7 +52,7 @@ pub struct InterfaceConfig {
     pub icmp: IcmpConfig,
     pub sa: SaConfig,
     pub peer: PeerConfig,
-    /// Other policies than the interface's, for the peers that these addresses lead to.
+    /// Policies for the peers that these addresses lead to, where they differ from the interface's.
     pub policies: BTreeMap<IpAddr, Policy>,
 }
 
@@ -60,7 +61,7 @@ pub struct InterfaceConfig {
 pub struct GroupTerms {
     pub q_key: QKey,
     pub mtu: Mtu,
-    /// The fastest that it may be sent to.
+    /// The highest rate at which members may send to the group.
     pub rate: Rate,
     pub sl: u8,
 }
@@ -73,7 +74,7 @@ impl Default for GroupTerms {
 }
 
 impl InterfaceConfig {
-    /// Usual settings for a link of a partition.
+    /// The default settings for a link of a partition.
     pub fn new(ca_guid: Guid, qpn: Qpn, p_key: PKey) -> Self {
         Self {
             qpn,

@@ -1,8 +1,8 @@
 //! The users of IP multicast groups at an interface: listeners of this host, and multicast routes
-//! of the node whose packets arrive here.
+//! by which the node forwards packets that arrive here.
 //!
-//! Both make the interface a full member of the group, and report it to multicast routers of the
-//! link. Only packets to groups with listeners are local.
+//! Both make the interface a full member of the group, and report the group to multicast routers of
+//! the link. Only packets to groups with listeners are delivered locally.
 
 use super::{Action, IpoibInterface};
 use crate::thread_check::assert_no_worker_thread;
@@ -13,18 +13,20 @@ use std::sync::Arc;
 
 #[derive(Default)]
 pub(super) struct GroupUsers {
-    /// How many listeners of this host each group has.
+    /// The number of listeners of this host for each group.
     listeners: BTreeMap<IpAddr, usize>,
-    /// Groups with listeners, while the interface is up: local in the data path.
+    /// Groups with listeners that the data path delivers locally; empty while the interface is
+    /// down.
     local: BTreeSet<IpAddr>,
-    /// Groups whose packets are forwarded, as the node has set them.
+    /// Groups from which the node forwards packets that arrive here.
     forwarded: Arc<BTreeSet<IpAddr>>,
-    /// The joined ones of them: there may be too many.
+    /// The forwarded groups that are joined; beyond the limit of groups they are not.
     joined: BTreeSet<IpAddr>,
 }
 
 impl IpoibInterface {
-    /// Joins a multicast group for a listener. `false` if it is none, or there are too many.
+    /// Joins a multicast group for a listener. Returns `false` if `group` is not a group, or if
+    /// there are too many.
     pub fn join(&mut self, now: Time, group: IpAddr) -> bool {
         assert_no_worker_thread();
         let is_joined = self.membership.join(now, group);
@@ -60,19 +62,19 @@ impl IpoibInterface {
         self.actions.extend(added.map(|group| Action::AddOwn(*group)));
     }
 
-    /// The interface is down: no group is local.
+    /// Makes all groups non-local when the interface goes down.
     pub(super) fn disown_groups(&mut self) {
         let local = std::mem::take(&mut self.group_users.local);
         self.actions.extend(local.into_iter().map(Action::RemoveOwn));
     }
 
-    /// Whether the node forwards packets to groups from here.
+    /// Whether the node forwards multicast packets that arrive here.
     pub fn has_forwarded_groups(&self) -> bool {
         !self.group_users.forwarded.is_empty()
     }
 
-    /// Joins the groups whose packets the node forwards from here, and leaves the others. Returns
-    /// whether they have changed.
+    /// Joins the groups that the node forwards from here, and leaves the former ones. Returns
+    /// whether the groups have changed.
     pub fn set_forwarded_groups(&mut self, now: Time, groups: &Arc<BTreeSet<IpAddr>>) -> bool {
         assert_no_worker_thread();
         if Arc::ptr_eq(&self.group_users.forwarded, groups) {

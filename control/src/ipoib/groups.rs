@@ -10,8 +10,8 @@
 //! ```
 //!
 //! A wanted group is created if it does not exist. A send-only group is not: while it does not
-//! exist, its packets go to the all-routers group if that exists, and are dropped otherwise.
-//! Notices of the SA report when that changes; the periodic retry covers lost notices.
+//! exist, packets for it go to the all-routers group if that exists, and are dropped otherwise. The
+//! SA reports a new group by a notice; the periodic retry covers lost notices.
 
 use super::sa_queries::is_no_such_group;
 use super::{
@@ -29,7 +29,7 @@ use std::collections::VecDeque;
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
-/// The retry interval of a missing group, unless a notice reports it.
+/// The retry interval of a missing group; a notice causes an earlier retry.
 const MISSING_PAUSE: Duration = Duration::from_secs(60);
 
 pub(super) struct Group {
@@ -40,7 +40,7 @@ pub(super) struct Group {
     pub(super) pending: VecDeque<PendingPacket>,
 }
 
-/// A wanted group has, or asks for, a full membership; other groups are only sent to.
+/// A wanted group has a full membership, or requests it; other groups are send-only.
 #[derive(Clone, Debug)]
 pub(super) enum GroupState {
     /// The first join is outstanding.
@@ -69,7 +69,7 @@ pub(super) enum GroupState {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum GroupMembership {
     SendOnly,
-    /// Send-only still, but the group is wanted: the full join is outstanding or retried.
+    /// Still send-only, but wanted: the full join is outstanding or will be retried.
     Upgrading,
     /// The queue pair is attached to the group.
     Full,
@@ -117,7 +117,7 @@ impl Group {
         self.record().map(|_| (self.mgid, join_state(self.is_full_member())))
     }
 
-    /// The present membership, and that of an outstanding join.
+    /// The current membership, and the one that an outstanding join requests.
     pub(super) fn may_be_joined(&self) -> impl Iterator<Item = (Gid, JoinState)> + use<> {
         let asked = match self.state {
             GroupState::Asked { is_wanted, .. } => Some(is_wanted),
@@ -135,19 +135,19 @@ impl Group {
         }
     }
 
-    /// The MLID that the queue pair is attached with.
+    /// The MLID with which the queue pair is attached to the group.
     fn attached(&self) -> Option<Lid> {
         self.record().filter(|_| self.is_full_member()).map(|record| record.mlid)
     }
 }
 
-/// Not the send-only join state that keeps a group alive: not every SA supports it, and a group
-/// without receivers is not needed.
+/// The join state of a membership. The send-only state that would keep a group alive is not used:
+/// not every SA supports it, and a group without receivers is not needed.
 const fn join_state(as_full: bool) -> JoinState {
     if as_full { JoinState::FULL_MEMBER } else { JoinState::SEND_ONLY_NON_MEMBER }
 }
 
-/// The group that gets packets of missing groups.
+/// The all-routers group, which gets the packets for missing groups.
 fn all_routers(id: GroupId) -> Option<GroupId> {
     match id {
         GroupId::V4(_) => GroupId::of(Ipv4Addr::new(224, 0, 0, 2).into()),
@@ -168,7 +168,7 @@ impl IpoibInterface {
         }
     }
 
-    /// Leaves a wanted group. A later packet to it joins it again, to send.
+    /// Leaves a wanted group. A later packet to the group joins it again as send-only.
     pub(super) fn unwant_group(&mut self, now: Time, id: GroupId) {
         let Some(group) = self.groups.get(&id).filter(|group| group.is_wanted()) else { return };
         let member = group.join_state();
@@ -256,7 +256,7 @@ impl IpoibInterface {
             return self.ask_group(now, id);
         }
         let failures = match &mut group.state {
-            // A refused full membership leaves the send-only one.
+            // If the full membership is refused, the send-only membership stays.
             GroupState::Joined { membership, rejoin, .. }
                 if error.is_passing() || *membership == GroupMembership::Upgrading =>
             {
@@ -283,7 +283,7 @@ impl IpoibInterface {
     ) {
         let group = self.groups.get(&id);
         let membership = match (as_full, group.map(Group::is_wanted)) {
-            // It was left, or is send-only now.
+            // The group was left meanwhile, or is send-only now.
             (_, None) | (true, Some(false)) => {
                 return self.leave_group(now, Some((record.mgid, join_state(as_full))));
             }
@@ -322,7 +322,7 @@ impl IpoibInterface {
         }
     }
 
-    /// The traffic class of the link, by which paths are asked for.
+    /// The traffic class of the broadcast group, which path queries use.
     pub(super) fn traffic_class(&self) -> u8 {
         let broadcast = self.groups.get(&GroupId::Broadcast).and_then(Group::record);
         broadcast.map_or(0, |record| record.traffic_class)
@@ -341,7 +341,7 @@ impl IpoibInterface {
         }
     }
 
-    /// Ensures an entry. `false` if the table is full.
+    /// Ensures that the group has an entry. Returns `false` if the table is full.
     fn enter_group(&mut self, now: Time, id: GroupId) -> bool {
         if self.groups.contains_key(&id) {
             return true;
@@ -394,7 +394,7 @@ impl IpoibInterface {
     }
 
     /// Handles the reply to a leave. If the group was joined again meanwhile, the SA may have
-    /// handled the two in the other order, so it is joined once more.
+    /// handled the join before the leave, so the join is repeated.
     pub(super) fn handle_leave_reply(&mut self, now: Time, mgid: Gid) {
         let joined = self.groups.iter().find(|(_, group)| group.mgid == mgid);
         if let Some((&id, _)) = joined {
@@ -448,7 +448,8 @@ impl IpoibInterface {
         for pending in pending {
             self.send_to_group(now, id, pending);
         }
-        // Packets of missing groups use the all-routers group, so their adjacencies change too.
+        // Packets for missing groups use the all-routers group, so the adjacencies of these groups
+        // change too.
         if all_routers(id) == Some(id) {
             let missing = self.groups.iter().filter(|(other, group)| {
                 all_routers(**other) == Some(id)
@@ -467,7 +468,7 @@ impl IpoibInterface {
             GroupState::Missing { .. } => {
                 let routers = all_routers(id).filter(|routers| *routers != id);
                 let Some(routers) = routers.and_then(|routers| self.groups.get(&routers)) else {
-                    // Control joins the routers' group as soon as there is a packet for it.
+                    // Control joins the all-routers group when a packet for it is punted.
                     let adjacency = if all_routers(id) == Some(id) {
                         Adjacency::Unreachable
                     } else {

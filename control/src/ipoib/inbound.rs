@@ -1,4 +1,4 @@
-//! Received packets: each goes to its protocol or to local sockets.
+//! Received packets: passes each to its protocol or to local sockets.
 
 use super::{Delivery, InterfaceDrop, IpoibInterface, PacketSource, PendingPacket, ReceivedPacket};
 use crate::frame::source;
@@ -59,8 +59,8 @@ impl IpoibInterface {
     }
 
     /// Whether a packet that claims a link address was sent by that interface, as far as its
-    /// headers show. Without a GRH there is no GID to compare: a server may answer for others (RFC
-    /// 4391 9.3).
+    /// headers show. Without a GRH the sender's GID is unknown and the packet is accepted, so an
+    /// address server can answer for other hosts (RFC 4391 9.3).
     fn is_claimed_by_sender(
         &self,
         ether_type: EtherType,
@@ -83,8 +83,8 @@ impl IpoibInterface {
         sender.zip(claimed).is_none_or(|(sender, claimed)| sender == (claimed.gid, claimed.qpn))
     }
 
-    /// Queries a path again if a datagram of the peer has another LID as source. Without a GRH, the
-    /// source address and the queue pair identify a neighbor.
+    /// Queries a path again if a datagram of the peer has another source LID. Without a GRH, the
+    /// source IP address and the QPN identify the neighbor.
     fn check_lid(&mut self, now: Time, packet: &[u8], gid: Option<Gid>, qpn: Qpn, lid: Lid) {
         let of_neighbor = || {
             let link = self.neighbors.address(source(packet)?)?;
@@ -93,7 +93,7 @@ impl IpoibInterface {
         let Some(gid) = gid.or_else(of_neighbor) else { return };
         let lmc = self.lmc();
         let path = self.paths.get(gid).and_then(|path| path.record.as_deref());
-        // Beyond a router the LIDs differ.
+        // The LID of a datagram from beyond a router is the router's.
         let is_other =
             |path: &PathRecord| path.hop_limit == 0 && path.dlid.0 >> lmc != lid.0 >> lmc;
         if path.is_some_and(is_other) {
@@ -162,7 +162,7 @@ impl IpoibInterface {
         self.deliveries.push(Delivery { ether_type, packet: bytes.to_vec() });
     }
 
-    /// Handles a packet to a port without a listener: a TCP reset or an ICMP error answers.
+    /// Handles a packet to a port without a listener: answers with a TCP reset or an ICMP error.
     pub fn handle_no_listener(&mut self, now: Time, packet: &[u8]) {
         assert_no_worker_thread();
         match Answer::to(packet, &self.addresses) {
@@ -174,8 +174,8 @@ impl IpoibInterface {
     }
 }
 
-/// The link address option of the sender of a neighbor discovery message. That of a redirect's
-/// target belongs to another interface.
+/// The link address option that a neighbor discovery message has for its sender. The target option
+/// of a redirect is not the sender's but another interface's.
 fn claimed_by_discovery(packet: &[u8]) -> Option<LinkAddress> {
     let packet = Ipv6Packet::parse(packet).ok()?;
     let upper = UpperLayer::find(packet.header().next_header, packet.payload()).ok()?;

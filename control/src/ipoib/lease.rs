@@ -1,6 +1,6 @@
-//! The address of a DHCP server (RFC 4390): requested when the interface comes up, assigned after a
-//! probe, kept while the interface is down and then confirmed, and released when the operator takes
-//! the interface down.
+//! The address from a DHCP server (RFC 4390). It is requested when the interface comes up, and
+//! assigned after a probe. It is kept while the interface is down, and confirmed when the interface
+//! comes up again. It is released when the operator takes the interface down.
 
 use super::IpoibInterface;
 use crate::address::{Lifetimes, Origin};
@@ -37,7 +37,7 @@ impl IpoibInterface {
         Some(LeaseRow { state, since, lease: lease.cloned() })
     }
 
-    /// Whether a server has given an address that may be used.
+    /// Whether a server has assigned an address, and the address may be used.
     pub const fn has_lease(&self) -> bool {
         self.lease.is_some()
     }
@@ -48,7 +48,7 @@ impl IpoibInterface {
         if let Some(dhcp) = &mut self.dhcp {
             dhcp.stop(now);
         }
-        // An address that is still probed is removed as well.
+        // An address that is still being probed has no lease yet.
         let checked = self.addresses.iter().find(|one| one.origin == Origin::Dhcp);
         if let Some(ip) = checked.filter(|_| self.lease.is_none()).map(|one| one.ip) {
             self.addresses.remove(ip);
@@ -56,7 +56,7 @@ impl IpoibInterface {
         self.pump(now);
     }
 
-    /// Whether a packet is for the DHCP client, which then takes it.
+    /// Passes a packet for the DHCP client to the client. Returns whether it was one.
     pub(super) fn is_from_dhcp(
         &mut self,
         now: Time,
@@ -75,7 +75,8 @@ impl IpoibInterface {
         is_for_client
     }
 
-    /// The interface has come up: requests a lease or confirms it. The client ID needs the port.
+    /// Requests a lease, or confirms it, when the interface has come up. The client is created here
+    /// because its identifier contains the GUID of the port.
     pub(super) fn ask_for_lease(&mut self, now: Time) {
         if !self.config.dhcp {
             return;
@@ -129,7 +130,7 @@ impl IpoibInterface {
         let Some(lease) = lease.filter(|lease| lease.ip == ip) else { return };
         let (len, lifetimes) = (lease.prefix_len, Lifetimes::default());
         if self.addresses.is_ours(ip.into()) {
-            // It was configured as well.
+            // The address is also configured, and was probed already.
             self.lease_is_free(now, ip.into());
         } else if !self.addresses.add(now, ip.into(), len, Origin::Dhcp, lifetimes) {
             // The address table is full; the server gets a DECLINE, as for an address in use.
@@ -137,7 +138,7 @@ impl IpoibInterface {
         }
     }
 
-    /// The lease is bound, perhaps with other parameters than before.
+    /// Handles a new or renewed lease; a renewed one may have other parameters.
     fn hold(&mut self, now: Time, lease: DhcpLease) {
         let (ip, len) = (lease.ip.into(), lease.prefix_len);
         if let Some(before) = self.lease.take() {

@@ -11,17 +11,18 @@
 //!                             actions: adjacencies of peers, for the data path
 //! ```
 //!
-//! There is no I/O here and no clock. The caller calls a `handle_*`, then drains all `poll_*`,
+//! There is no I/O and no clock here. The caller calls a `handle_*`, then drains all `poll_*`,
 //! actions first: a frame may need an adjacency that an action creates. The queue of actions has no
-//! limit of its own; a call adds a few for each peer and group at most, and these have limits.
+//! limit of its own. A call adds a few actions for each peer and group at most, and peers and
+//! groups have limits.
 //!
 //! Modules in reading order: `config`, `state` (the interface comes up and goes down: P_Key change,
 //! client reregister, broadcast join retry), `sa_queries`, `groups` (multicast groups of the link),
-//! `paths`, `peers` (adjacencies and connections), `resolution` (from a packet to its peer),
-//! `out_of_service` (neighbors that are gone), `beyond` (routes of the node), `inbound` (received
-//! packets), `size` (packets longer than the MTU), `own` (our addresses), `lease` (DHCP),
-//! `requests` (which REQs to believe), `reconfigure` (settings that change), `rows` and `snapshot`
-//! (the state, for operators and for workers).
+//! `group_users` (listeners and multicast routes), `paths`, `peers` (adjacencies and connections),
+//! `resolution` (from a packet to its peer), `out_of_service` (neighbors that have left), `beyond`
+//! (routes of the node), `inbound` (received packets), `size` (packets longer than the MTU), `own`
+//! (our addresses), `lease` (DHCP), `requests` (verification of REQs), `reconfigure` (settings that
+//! change), `rows` and `snapshot` (the state, for operators and for workers).
 
 mod beyond;
 mod config;
@@ -91,37 +92,37 @@ reasons! {
     pub enum InterfaceDrop {
         Down = "down",
         Malformed = "malformed",
-        /// Its destination is another host, and this interface does not forward.
+        /// The destination is another host, and this interface does not forward.
         Transit = "transit",
         NoRoute = "no_route",
-        /// A route of the node drops it silently.
+        /// A route of the node drops the packet silently.
         Blackhole = "blackhole",
         /// The next hop does not answer, or there is no path to it.
         Unreachable = "unreachable",
-        /// It is longer than the MTU of its adjacency.
+        /// The packet is longer than the MTU of its adjacency.
         TooBig = "too_big",
-        /// A later packet for the same path or group replaced it in a full queue.
+        /// A later packet for the same path or group replaced the packet in a full queue.
         PendingFull = "pending_full",
         PeerGone = "peer_gone",
-        /// The group does not exist, nor does a group of all routers.
+        /// The group does not exist, and neither does the group of all routers.
         NoGroup = "no_group",
         GroupRefused = "group_refused",
         GroupsFull = "groups_full",
         NoSource = "no_source",
         QueriesFull = "queries_full",
-        /// One of our addresses is beyond the limit of ARP or ND.
+        /// An address of ours exceeds the limit of ARP or neighbor discovery.
         AddressesFull = "addresses_full",
         AddressContested = "address_contested",
         /// An advertisement for an address that is off-link or a broadcast address.
         ClaimOffLink = "claim_off_link",
-        /// Its sender is not the interface or port that it names.
+        /// The sender is not the interface or port that the message names.
         Imposter = "imposter",
-        /// A REQ from an unverified port, beyond the limit of its LID or of all. The sender repeats
-        /// it.
+        /// A REQ from an unverified port, beyond the limit of its LID or the total limit. The
+        /// sender repeats the REQ.
         RequestPutOff = "request_put_off",
         /// A REQ from a port to which the SA returned no path.
         RequestUnverified = "request_unverified",
-        /// A path that no peer uses had no space in the table.
+        /// The path table was full, and the new path was not for a peer.
         PathsFull = "paths_full",
         UnknownClass = "unknown_class",
     }
@@ -131,11 +132,11 @@ reasons! {
 struct PendingPacket {
     ether_type: EtherType,
     packet: Vec<u8>,
-    /// It is an ARP or ND packet and goes by datagram, even to a connected peer (RFC 4755 3).
+    /// It is an ARP or ND packet: it goes by datagram, even to a connected peer (RFC 4755 3).
     by_datagram: bool,
-    /// The worker that punted it.
+    /// The worker that punted the packet.
     worker: WorkerId,
-    /// The interface of the node where it arrived, if it is in transit.
+    /// The interface where the packet arrived, if it is in transit.
     from: Option<u16>,
 }
 
@@ -152,7 +153,7 @@ pub struct IpoibInterface {
     routes: HostRoutes,
     /// Addresses that the data path accepts as ours, with their prefix lengths.
     owned: BTreeMap<IpAddr, u8>,
-    /// Addresses whose duplicate address detection waits until their groups are joined.
+    /// Addresses that must join their groups before duplicate address detection starts.
     undetected: BTreeSet<Ipv6Addr>,
     neighbors: Neighbors<PendingPacket>,
     arp: Arp,
@@ -165,7 +166,7 @@ pub struct IpoibInterface {
     /// The DHCP client, if configured, once the port is known.
     dhcp: Option<Dhcp>,
     dhcp_seed: u64,
-    /// The DHCP lease that routes and addresses come from.
+    /// The DHCP lease in use, for our address and routers.
     lease: Option<DhcpLease>,
     groups: BTreeMap<GroupId, Group>,
     paths: Paths,
@@ -228,15 +229,15 @@ impl IpoibInterface {
         interface
     }
 
-    /// The state of the port changed: LID, GIDs, P_Key table, subnet manager.
+    /// Handles a change of the port: state, LID, GIDs, P_Key table or subnet manager.
     pub fn handle_port(&mut self, now: Time, port: &PortView) {
         assert_no_worker_thread();
         self.apply_port(now, port);
         self.pump(now);
     }
 
-    /// Client reregister: the subnet manager lost its records or is another one, so groups and
-    /// subscriptions are requested again (IBA 15.4.1, 14.4.11).
+    /// Handles a client reregister: the subnet manager lost its records or is another one, so
+    /// groups and subscriptions are requested again (IBA 15.4.1, 14.4.11).
     pub fn handle_reregister(&mut self, now: Time) {
         assert_no_worker_thread();
         self.sa.handle_sm_change(now, self.administrator());
@@ -276,8 +277,8 @@ impl IpoibInterface {
         self.pump(now);
     }
 
-    /// Handles a packet in transit that a worker punts: its next hop has no adjacency, or it is
-    /// longer than this MTU. Its flow has chosen the next hop already.
+    /// Handles a packet in transit that a worker punts: the next hop has no adjacency, or the
+    /// packet is longer than `mtu`. The worker has chosen the next hop by the flow.
     pub fn handle_transit(
         &mut self,
         now: Time,
@@ -297,22 +298,22 @@ impl IpoibInterface {
         self.pump(now);
     }
 
-    /// Handles a packet longer than the MTU of its worker's adjacency. If it does not fit the
-    /// adjacency of the primary worker either, its sender gets an ICMP error (RFC 4755 7.2).
+    /// Handles a packet longer than the MTU of its worker's adjacency. If the packet does not fit
+    /// the adjacency of the primary worker either, its sender gets an ICMP error (RFC 4755 7.2).
     pub fn handle_too_big(&mut self, now: Time, packet: &[u8], mtu: u32) {
         assert_no_worker_thread();
         self.too_big(now, PendingPacket::of(packet.to_vec()), None, mtu);
         self.pump(now);
     }
 
-    /// The fast path sent packets to a next hop.
+    /// Handles a report that the fast path sent packets to a next hop.
     pub fn handle_use(&mut self, now: Time, next_hop: IpAddr) {
         assert_no_worker_thread();
         self.neighbors.handle_use(now, next_hop);
         self.pump(now);
     }
 
-    /// TCP made progress with a destination, so the next hop to it is reachable (RFC 4861 7.3.1).
+    /// Handles progress of TCP with a destination: its next hop is reachable (RFC 4861 7.3.1).
     pub fn handle_progress(&mut self, now: Time, destination: IpAddr) {
         assert_no_worker_thread();
         if let Some(NextHop::OnLink(ip) | NextHop::Via(ip)) = self.next_hop(now, destination) {

@@ -1,9 +1,9 @@
-//! Neighbors that are gone for good, and neighbors that have moved, for the TCP connections to
-//! them.
+//! Detects neighbors that have left for good and neighbors that have moved, for the TCP connections
+//! to them.
 //!
-//! TCP runs in the application's process, so a killed process resets no connection: its peers would
-//! wait for their user timeout. That its port has left the subnet shows in two ways: the SA reports
-//! the GID out of service (IBA 13.4.8.2, trap 65), or has no path to it.
+//! TCP runs in the application's process, so a killed process sends no reset, and its peers would
+//! wait for their user timeout. Two signs show that the port of the process has left the subnet:
+//! the SA reports the GID out of service (IBA 13.4.8.2, trap 65), or has no path to it.
 //!
 //! ```text
 //!   trap 65 --> the neighbors at the port are probed --no answer--> silent
@@ -11,9 +11,9 @@
 //!   found anew, another link address, or an announcement --> moved
 //! ```
 //!
-//! Why silence alone is not enough: a process that is stopped, or computes, does not answer either,
-//! and goes on later. Why trap 65 alone is not enough: a port that is back within the three probes
-//! is the same neighbor, with the same connections.
+//! Why it is not enough that a neighbor is silent: a process that is stopped or busy does not
+//! answer either, and continues later. Why trap 65 alone is not enough: if a port is back before
+//! three probes have failed, it is the same neighbor with the same connections.
 
 use super::IpoibInterface;
 use crate::bounded::RateLimit;
@@ -22,26 +22,26 @@ use pollux_wire::address::Gid;
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
 
-/// Reports of moved neighbors, all together: anyone on the link can send announcements, and each
-/// has all connections to the neighbor probed.
+/// Reports of moved neighbors per second, in total. Anyone on the link can send announcements, and
+/// each report makes TCP probe all connections to the neighbor.
 const MOVES_PER_SECOND_MAX: u32 = 64;
 
-/// What connections to a neighbor have to know.
+/// A change of a neighbor that matters to the connections to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NeighborChange {
-    /// It does not answer, and its port has left the subnet.
+    /// The neighbor does not answer, and its port has left the subnet.
     Gone(IpAddr),
-    /// It may have begun anew: it did not answer for a while, has another link address, or has
-    /// announced itself.
+    /// The neighbor may have restarted: it did not answer for a while, has another link address, or
+    /// has announced itself.
     Moved(IpAddr),
 }
 
 pub(super) struct OutOfService {
     is_watched: bool,
-    /// Since the interface is up, the SA has agreed to report departures.
+    /// The SA has accepted the subscription to departures since the interface came up.
     is_told: bool,
     moves: RateLimit,
-    /// Neighbors that do not answer any more, with their last port.
+    /// Neighbors that no longer answer, with the GID of their last port.
     silent: BTreeMap<IpAddr, Gid>,
     changes: VecDeque<NeighborChange>,
 }
@@ -67,14 +67,14 @@ impl OutOfService {
         self.is_told = false;
     }
 
-    /// A neighbor has another link address, or has announced itself.
+    /// Handles a neighbor that has another link address, or has announced itself.
     pub(super) fn handle_moved(&mut self, now: Time, ip: IpAddr) {
         if self.is_watched && self.moves.take(now) {
             self.changes.push_back(NeighborChange::Moved(ip));
         }
     }
 
-    /// A neighbor is found. One that was silent before may have begun anew.
+    /// Handles a resolved neighbor. If it was silent before, it may have restarted.
     pub(super) fn handle_resolved(&mut self, now: Time, ip: IpAddr) {
         if self.silent.remove(&ip).is_some() {
             self.handle_moved(now, ip);
@@ -85,7 +85,7 @@ impl OutOfService {
         self.silent.remove(&ip);
     }
 
-    /// The port has left the subnet.
+    /// Handles a port that has left the subnet: its silent neighbors are gone.
     pub(super) fn handle_departure(&mut self, gid: Gid) {
         let gone: Vec<_> = self.silent.extract_if(.., |_, port| *port == gid).collect();
         if self.is_watched {
@@ -95,7 +95,7 @@ impl OutOfService {
 }
 
 impl IpoibInterface {
-    /// Reports neighbors that are gone, or that have moved, from now on.
+    /// Starts to report neighbors that are gone or have moved.
     pub fn watch_neighbors(&mut self, now: Time) {
         self.out_of_service.is_watched = true;
         if self.is_up() {
@@ -104,20 +104,21 @@ impl IpoibInterface {
         self.pump(now);
     }
 
-    /// The next change, to be polled until there is none. There are a few for each neighbor.
+    /// The next change. The caller polls until `None`, because the queue has no limit; there are
+    /// only a few changes for each neighbor.
     pub fn poll_neighbor_change(&mut self) -> Option<NeighborChange> {
         self.out_of_service.changes.pop_front()
     }
 
-    /// A neighbor does not answer any more. Whether its port is still there, the SA has to say now:
-    /// a path that failed before may be there again.
+    /// Handles a neighbor that no longer answers. An SA query, sent even if the last one has just
+    /// failed, finds whether the port is still in the subnet.
     pub(super) fn handle_silence(&mut self, now: Time, ip: IpAddr, gid: Gid) {
         self.out_of_service.silent.insert(ip, gid);
         self.ask_path(now, gid);
     }
 
-    /// The SA reports departures from now on. Neighbors that are known already may have left before
-    /// that, so they are probed, once.
+    /// Handles the SA's consent to report departures. Known neighbors may have left before, so each
+    /// is probed once.
     pub(super) fn handle_departures_reported(&mut self, now: Time) {
         if !std::mem::replace(&mut self.out_of_service.is_told, true) {
             for ip in self.peers.all.values().flat_map(|peer| &peer.ips) {
@@ -126,8 +127,8 @@ impl IpoibInterface {
         }
     }
 
-    /// The SA has reported a port out of service: its neighbors are probed, and those that are
-    /// silent already are gone.
+    /// Handles the SA's report that a port is out of service: its neighbors are probed, and those
+    /// that are silent already are gone.
     pub(super) fn handle_gid_out_of_service(&mut self, now: Time, gid: Gid) {
         self.out_of_service.handle_departure(gid);
         let peers = self.peers.all.values().filter(|peer| peer.link.gid == gid);

@@ -1,15 +1,15 @@
-//! Our own addresses: probed for duplicates when the interface comes up, and given to the data path
-//! once assigned (RFC 4862 5.4, RFC 5227).
+//! Our own addresses. They are probed for duplicates when the interface comes up, and passed to the
+//! data path once assigned (RFC 4862 5.4, RFC 5227).
 //!
-//! Addresses belong to the node: a packet for an address of another interface is ours, too (the
-//! weak host model of RFC 1122 3.3.4.2, as in Linux). Link-local IPv6 addresses are an exception;
-//! they mean something on their own link only (RFC 4007 9).
+//! Addresses belong to the node: a packet for an address of another interface of the node is ours
+//! too (the weak host model of RFC 1122 3.3.4.2, as in Linux). Link-local IPv6 addresses are an
+//! exception, because they are valid on their own link only (RFC 4007 9).
 //!
 //! ARP and neighbor discovery answer for the addresses of their own interface only. RFC 4861 7.2.3
 //! requires this of neighbor discovery. Linux's ARP answers for all addresses by default; with
-//! `arp_ignore` 1 it does as we do. Why: two interfaces on one partition would both answer, and
-//! peers would get the link address of either. A peer reaches the other address by a route whose
-//! next hop is an address of this interface.
+//! `arp_ignore` 1 it behaves like ours. Why: two interfaces on one partition would both answer, and
+//! peers would get the link address of either. A peer reaches the other address by a route through
+//! an address of this interface.
 
 use super::{Action, InterfaceDrop, IpoibInterface};
 use crate::address::{
@@ -40,7 +40,7 @@ impl IpoibInterface {
         }
     }
 
-    /// One more address of ours. `false` if there are too many.
+    /// Adds a configured address. Returns `false` if there are too many addresses or subnets.
     pub fn add_address(&mut self, now: Time, ip: IpAddr, prefix_len: u8) -> bool {
         let origin = Origin::Configured;
         let is_added = self.addresses.add(now, ip, prefix_len, origin, Lifetimes::default())
@@ -56,7 +56,7 @@ impl IpoibInterface {
         self.pump(now);
     }
 
-    /// Addresses whose packets may arrive by other interfaces of the node, too.
+    /// Our assigned addresses at which packets may also arrive by other interfaces of the node.
     pub fn addresses_for_node(&self) -> impl Iterator<Item = IpAddr> {
         let is_link_local = |ip| matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
         self.assigned().map(|(ip, _)| ip).filter(move |ip| !is_link_local(*ip))
@@ -68,14 +68,15 @@ impl IpoibInterface {
         all.map(|one| (one.ip, one.prefix_len))
     }
 
-    /// The subnets of configured addresses and of a lease: an address with the prefix length each.
+    /// The subnets of configured addresses and of a lease, each as an address with its prefix
+    /// length.
     pub fn subnets(&self) -> impl Iterator<Item = (IpAddr, u8)> {
         let configured = self.addresses.iter().filter(|one| one.origin == Origin::Configured);
         let leased = self.lease.iter().map(|lease| (IpAddr::V4(lease.ip), lease.prefix_len));
         configured.map(|one| (one.ip, one.prefix_len)).chain(leased)
     }
 
-    /// Sets the addresses of all interfaces of the node. Returns whether they are new.
+    /// Sets the addresses of all interfaces of the node. Returns whether they have changed.
     pub fn set_node_addresses(&mut self, all: &Arc<BTreeSet<IpAddr>>) -> bool {
         if Arc::ptr_eq(self.addresses.of_node(), all) {
             return false;
@@ -87,14 +88,14 @@ impl IpoibInterface {
         true
     }
 
-    /// The subnets of configured addresses and of a lease are on the link; routers announce others.
-    /// `false` if there are too many.
+    /// Makes the subnets of configured addresses and of a lease on-link; other prefixes come from
+    /// router advertisements. Returns `false` if there are too many.
     pub(super) fn set_prefixes(&mut self) -> bool {
         let subnets: Vec<_> = self.subnets().collect();
         self.routes.set_own(subnets.into_iter())
     }
 
-    /// The interface has come up: all addresses are claimed, as if for the first time.
+    /// Claims all addresses when the interface has come up.
     pub(super) fn claim_addresses(&mut self, now: Time) {
         let link = self.link_address();
         self.arp.set_link_address(now, link);
@@ -121,7 +122,7 @@ impl IpoibInterface {
         self.ask_for_lease(now);
     }
 
-    /// The interface is down: no probes, announcements or answers.
+    /// Ends probes, announcements and answers for all addresses when the interface goes down.
     pub(super) fn give_up_addresses(&mut self) {
         for ip in self.addresses.iter().map(|address| address.ip).collect::<Vec<_>>() {
             self.disown(ip);
@@ -161,8 +162,8 @@ impl IpoibInterface {
         has_progress
     }
 
-    /// Probes an address for duplicates; announces it at once if it was ours before the interface
-    /// went down. A server confirms such a lease.
+    /// Probes an address for duplicates. An address that was ours before the interface went down is
+    /// announced at once instead; a lease among these is confirmed by its server.
     fn claim(&mut self, now: Time, ip: IpAddr) {
         let probes = match self.is_leased(ip) {
             _ if self.addresses.is_ours(ip) => Probes::None,
@@ -188,8 +189,8 @@ impl IpoibInterface {
         }
     }
 
-    /// Starts to probe an address, once its solicited-node group is joined (RFC 4862 5.4.2).
-    /// `false` if there are too many.
+    /// Starts duplicate address detection for an address, once its solicited-node group is joined
+    /// (RFC 4862 5.4.2). Returns `false` if there are too many addresses.
     fn detect(&mut self, now: Time, ip: Ipv6Addr) -> bool {
         let group = GroupId::of(solicited_node(ip).into());
         let is_joined = group.is_some_and(|id| self.is_full_member(id));
@@ -200,7 +201,7 @@ impl IpoibInterface {
         true
     }
 
-    /// A group was joined: starts the probes that waited for it.
+    /// Starts the detections that waited for a group, when it is joined.
     pub(super) fn detect_waiting(&mut self, now: Time, id: GroupId) {
         let is_of = |ip: &&Ipv6Addr| GroupId::of(solicited_node(**ip).into()) == Some(id);
         for ip in self.undetected.iter().filter(is_of).copied().collect::<Vec<_>>() {
@@ -259,7 +260,8 @@ impl IpoibInterface {
         subnet_broadcast(own, *prefix_len).map(IpAddr::V4)
     }
 
-    /// Addresses with the same last 24 bits share the group.
+    /// Leaves the solicited-node group of an address, unless another address uses it: addresses
+    /// with the same last 24 bits share the group.
     fn leave_solicited_node(&mut self, now: Time, ip: IpAddr) {
         let group_of = |ip| match ip {
             IpAddr::V4(_) => None,

@@ -1,13 +1,13 @@
 //! Paths to ports, each from an SA query (RFC 4391 9.1).
 //!
 //! A path is queried when a packet needs it, and kept until the LID or GID of our port changes.
-//! After a client reregister or a new subnet manager all paths are queried again, and packets use
-//! the old ones until the replies come. A query that failed is repeated after a pause, when a
-//! packet needs the path.
+//! After a client reregister, or with a new subnet manager, all paths are queried again, and
+//! packets use the old paths until the replies arrive. After a failed query and a pause, the next
+//! packet that needs the path repeats the query.
 //!
 //! When the table is full, the least recently used path that serves no peer is evicted. A path of a
-//! peer is evicted only for the path of another peer: control does not see the traffic of the fast
-//! path, so the last use that it knows means little.
+//! peer is evicted only for the path of another peer, because control does not see the packets of
+//! the fast path and so does not know when such a path was last used.
 
 use super::{InterfaceDrop, IpoibInterface, PeerKey, PendingPacket, Purpose};
 use crate::sa::{SaError, SaQuery, SaReply};
@@ -22,10 +22,10 @@ pub(super) struct Path {
     pub(super) is_asked: bool,
     pub(super) failure: Option<Failure>,
     pub(super) since: Time,
-    /// When a query that failed was last repeated early.
+    /// When a failed query was last repeated early.
     retried: Option<Time>,
     used: Time,
-    /// Datagrams to queue pairs there that are no peers: replies.
+    /// Replies to queue pairs at that port that are not peers.
     waiting: VecDeque<(Qpn, PendingPacket)>,
     peers: BTreeSet<PeerKey>,
 }
@@ -38,12 +38,12 @@ pub(super) struct Failure {
 }
 
 impl Path {
-    /// Whether a query failed so recently that it is not repeated yet.
+    /// Whether the last query failed, and the pause after it is not over.
     pub(super) fn has_failed(&self, now: Time) -> bool {
         self.failure.is_some_and(|failure| now < failure.until)
     }
 
-    /// The order of eviction, least first.
+    /// The key of the eviction order; the path with the least is evicted first.
     fn rank(&self) -> (bool, Time) {
         (!self.peers.is_empty(), self.used)
     }
@@ -68,7 +68,7 @@ impl Paths {
         self.all.len()
     }
 
-    /// Changes a path, and keeps the order of eviction in step.
+    /// Changes a path, and updates the eviction order.
     fn change<R>(&mut self, gid: Gid, change: impl FnOnce(&mut Path) -> R) -> Option<R> {
         let path = self.all.get_mut(&gid)?;
         let before = path.rank();
@@ -97,8 +97,8 @@ impl Paths {
 }
 
 impl IpoibInterface {
-    /// The path to a port, if known; else sends an SA query. `None` while the query is
-    /// outstanding.
+    /// The path to a port. If it is not known, sends an SA query, and returns `None` while the
+    /// query is outstanding.
     pub(super) fn path_to(
         &mut self,
         now: Time,
@@ -119,7 +119,7 @@ impl IpoibInterface {
         let path = self.paths.get(gid)?;
         let known = path.record.as_deref().copied();
         let failure = path.failure.filter(|failure| now < failure.until);
-        // A known path whose last query failed is queried again.
+        // After the pause, a known path is queried again if its last query failed.
         let is_to_ask = failure.is_none() && (known.is_none() || path.failure.is_some());
         if is_to_ask {
             self.ask_path(now, gid);
@@ -159,7 +159,7 @@ impl IpoibInterface {
             }
             other => {
                 let error = other.err().unwrap_or(SaError::BadAnswer);
-                // A good path is kept until the SA replies that there is none.
+                // A known path is kept unless the SA replies that there is none.
                 if !error.is_passing() {
                     path.record = None;
                 }
@@ -202,7 +202,8 @@ impl IpoibInterface {
         self.connections.handle_paths(now, gid, &paths);
     }
 
-    /// Queries a path again, unless that was done recently: the port may have another address.
+    /// Queries a path again, because the port may have another LID. Within `pause_min` of the last
+    /// reply it does nothing.
     pub(super) fn refresh_path(&mut self, now: Time, gid: Gid) {
         let path = self.paths.get(gid);
         if path.is_some_and(|path| now >= path.since + self.config.pause_min) {
@@ -210,12 +211,13 @@ impl IpoibInterface {
         }
     }
 
-    /// Repeats a failed query early after a sign of life of that port, when a packet needs the
-    /// path: at once, and not more often than `pause_min`, as anyone on the link can forge signs.
+    /// Lets the next packet repeat a failed query early, after a packet from that port arrived.
+    /// Early retries of a path are at least `pause_min` apart, because anyone on the link can forge
+    /// such packets.
     ///
-    /// Why not after a pause since the failure: while the port was away, connections to it went on
-    /// asking, so that the last failure may be of this moment, and the first packet of the port
-    /// would stay without an answer.
+    /// Why the pause does not start at the failure: connections to an absent port repeat the query,
+    /// so the last failure may be very recent, and the first packet of the port would get no
+    /// answer.
     pub(super) fn retry_path_early(&mut self, now: Time, gid: Gid) {
         let pause = self.config.pause_min;
         self.paths.change(gid, |path| {
@@ -250,13 +252,13 @@ impl IpoibInterface {
         self.ask(now, Purpose::Path(gid), query);
     }
 
-    /// Ensures space for one more path. `false` if there is none.
+    /// Ensures space for one more path. Returns `false` if the table stays full.
     fn make_space_for_path(&mut self, for_peer: bool) -> bool {
         while self.paths.len() >= self.config.paths_max.max(1) {
             let Some(path) = self.paths.evict(for_peer) else { return false };
             let lost = path.waiting.len();
             (0..lost).for_each(|_| self.drops.count(InterfaceDrop::PendingFull));
-            // Installed adjacencies keep their copy.
+            // Adjacencies in use have a copy of the path.
             path.peers.into_iter().for_each(|peer| self.give_up_waiting(peer));
         }
         true

@@ -1,16 +1,16 @@
 //! Peers: the interfaces on the link that packets go to. A peer has one key, however many IP
 //! addresses lead to it (RFC 4755 2.3).
 //!
-//! A peer exists while a neighbor has its link address; the flags in that do not matter. Packets
-//! wait here until the adjacency of the peer is resolved.
+//! A peer exists while a neighbor has its link address. Link addresses that differ only in flags
+//! are of one peer. Packets wait here until the adjacency of the peer is resolved.
 //!
-//! Each worker has its own adjacency to a peer, since each has its own connections. Control sends
-//! by that of the primary worker.
+//! Each worker has its own adjacency to a peer, because each has its own connections. Control sends
+//! with the adjacency of the primary worker.
 //!
-//! A packet to a peer that offers connected mode starts a connection of the worker that has the
-//! packet, if the policy wants one. Until the connection is open, datagrams carry packets that fit;
-//! longer packets wait for a while, because an ICMP error (packet too big) lowers the path MTU for
-//! minutes.
+//! A packet to a peer that offers connected mode starts a connection of the worker that sends the
+//! packet, if the policy wants one. Until the connection is open, datagrams carry the packets that
+//! fit. Longer packets wait for a while, because an ICMP error (packet too big) would lower the
+//! path MTU for minutes.
 
 use super::{
     Action, Adjacency, By, ConnectionKey, DatagramAdjacency, InterfaceDrop, IpoibInterface,
@@ -164,8 +164,8 @@ impl IpoibInterface {
         }
     }
 
-    /// Sends a datagram to a queue pair that need not be a peer: a reply. It waits until the path
-    /// is known (RFC 4755 3.1).
+    /// Sends a reply by datagram, to a queue pair that need not be a peer. The datagram waits until
+    /// the path is known (RFC 4755 3.1).
     pub(super) fn send_to_link(&mut self, now: Time, gid: Gid, qpn: Qpn, pending: PendingPacket) {
         match self.path_to(now, gid, None) {
             Some(Ok(record)) => {
@@ -177,7 +177,7 @@ impl IpoibInterface {
         }
     }
 
-    /// Updates the adjacency of each worker, and sends waiting packets.
+    /// Updates the adjacency of each worker, and sends pending packets.
     pub(super) fn update_adjacencies(&mut self, now: Time, key: PeerKey) {
         let Some(LinkAddress { gid, qpn, .. }) = self.peers.all.get(&key).map(|peer| peer.link)
         else {
@@ -217,7 +217,8 @@ impl IpoibInterface {
         }
     }
 
-    /// The path that a peer may wait for was evicted: the next packet to it sends a query again.
+    /// Handles the eviction of the path that a peer may wait for: the next packet to the peer sends
+    /// a query again.
     pub(super) fn give_up_waiting(&mut self, key: PeerKey) {
         let Some(peer) = self.peers.all.get_mut(&key) else { return };
         if peer.adjacency() == Adjacency::Pending {
@@ -253,8 +254,9 @@ impl IpoibInterface {
         }
     }
 
-    /// The adjacency of datagrams along a path: with a GRH if it has hops (IBA 15.2.5.16). The MTU
-    /// of the link is that of the broadcast group, and no path has less (RFC 4391 5).
+    /// The adjacency of datagrams along a path, with a GRH if the path has hops (IBA 15.2.5.16).
+    /// The MTU is that of the link, which the broadcast group sets (RFC 4391 5), or of the path if
+    /// that is less.
     fn datagram_adjacency(&self, record: &PathRecord, qpn: Qpn) -> DatagramAdjacency {
         let link_mtu = self.link().map_or(0, |link| link.mtu);
         let path_mtu = ip_mtu(record.mtu.bytes().unwrap_or(0) as u32);
@@ -308,7 +310,7 @@ impl IpoibInterface {
         for ip in ips {
             match event {
                 QueuePairEvent::Used { .. } => self.neighbors.handle_use(now, ip),
-                // Its address may have changed (RFC 4391 9.4).
+                // The peer's link address may have changed (RFC 4391 9.4).
                 QueuePairEvent::Failed => self.neighbors.handle_stale_hint(now, ip),
                 _ => {}
             }
@@ -316,7 +318,7 @@ impl IpoibInterface {
         self.pump(now);
     }
 
-    /// The kind of connection that a peer offers and that our policy for it wants.
+    /// The type of connection that a peer offers and our policy for the peer wants.
     pub(super) fn wants_connection(&self, key: PeerKey) -> Option<QpType> {
         let peer = self.peers.all.get(&key).filter(|_| self.config.peer.is_on())?;
         let own = peer.ips.iter().find_map(|ip| self.config.policies.get(ip));
@@ -333,8 +335,8 @@ impl IpoibInterface {
         }
     }
 
-    /// Whether a packet too long for a datagram may soon go by the connection of the primary
-    /// worker.
+    /// Whether a packet that is too long for a datagram may soon be sent by the connection of the
+    /// primary worker.
     pub(super) fn is_connecting(&self, now: Time, key: PeerKey) -> bool {
         match self.peer_state_of(key, WorkerId::PRIMARY) {
             PeerState::UnderWay(since) => now < since + self.config.peer.long_packet_timeout,

@@ -1,5 +1,5 @@
 //! Settings that change while the interface runs. Addresses keep their state, and neighbors and
-//! connections stay, unless the change is about them.
+//! connections stay, unless the change concerns them.
 
 use super::{IpoibInterface, PeerKey};
 use crate::ipoib::connected::Policy;
@@ -9,7 +9,7 @@ use pollux_wire::ip::link_address::LinkAddress;
 use std::net::IpAddr;
 
 impl IpoibInterface {
-    /// One more default router. `false` if there are too many.
+    /// Adds a default router. Returns `false` if there are too many.
     pub fn add_router(&mut self, now: Time, ip: IpAddr) -> bool {
         assert_no_worker_thread();
         let is_added = self.routes.add_router(ip);
@@ -31,7 +31,7 @@ impl IpoibInterface {
         self.pump(now);
     }
 
-    /// Sets a static neighbor. `false` if there are too many neighbors.
+    /// Sets a static neighbor. Returns `false` if the neighbor table is full.
     pub fn set_neighbor(&mut self, now: Time, ip: IpAddr, link: LinkAddress) -> bool {
         assert_no_worker_thread();
         self.config.neighbors.retain(|(known, _)| *known != ip);
@@ -41,7 +41,7 @@ impl IpoibInterface {
         is_set
     }
 
-    /// Removes a static neighbor; the next packet to it resolves its address.
+    /// Removes a static neighbor. The next packet to it starts address resolution.
     pub fn remove_neighbor(&mut self, now: Time, ip: IpAddr) {
         assert_no_worker_thread();
         self.config.neighbors.retain(|(known, _)| *known != ip);
@@ -49,8 +49,8 @@ impl IpoibInterface {
         self.pump(now);
     }
 
-    /// Sets the policy of all peers without their own. Connected mode itself stays on or off, as
-    /// our link address has announced.
+    /// Sets the policy of all peers without a policy of their own. It must not turn connected mode
+    /// on or off, because our link address has announced the mode.
     pub fn set_policy(&mut self, now: Time, policy: Policy) {
         assert_no_worker_thread();
         debug_assert_eq!(policy == Policy::Ud, self.config.peer.policy == Policy::Ud);
@@ -68,7 +68,7 @@ impl IpoibInterface {
         self.apply_policies(now);
     }
 
-    /// Ends connections of another kind than the policy wants. Packets request new ones.
+    /// Ends connections of another type than the policy wants. The next packets start new ones.
     fn apply_policies(&mut self, now: Time) {
         let peers: Vec<PeerKey> = self.peers.all.keys().copied().collect();
         for key in peers {

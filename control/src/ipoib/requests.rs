@@ -1,8 +1,8 @@
 //! Verifies that a REQ comes from the port that it names.
 //!
-//! A REQ names its port by GID, and may have a GRH that names it too; its sender can forge both. It
-//! cannot forge its LID, and the SA knows the LID of a GID. So a REQ is accepted if the path to the
-//! port that it names leads to the LID that it came from.
+//! A REQ names its sender's port by GID, and may have a GRH with the GID too. The sender can forge
+//! both, but not its LID, and the SA knows the LID of each GID. So a REQ is accepted if the path to
+//! the named port leads to the LID that sent the REQ.
 //!
 //! ```text
 //!   REQ --path known, leads there--> connection manager
@@ -10,10 +10,11 @@
 //!    +--path unknown: held, SA query sent --reply--> as above
 //! ```
 //!
-//! Nothing is stored for a port that only sends REQs. Held REQs are limited in all, and by rate for
-//! each LID, so that one port can use up neither our SA queries nor the table of paths.
+//! A port that only sends REQs gets no entry in the table of paths. Held REQs have a total limit
+//! and a rate limit for each LID, so that one port can exhaust neither our SA queries nor the
+//! table.
 //!
-//! Behind a router the LID proves nothing. A REQ from a GID of another subnet is accepted if the SA
+//! Beyond a router the LID proves nothing. A REQ from a GID of another subnet is accepted if the SA
 //! knows a router to it; the connection manager limits the connections of each router LID.
 
 use super::{InterfaceDrop, IpoibInterface, Purpose};
@@ -30,14 +31,14 @@ use std::time::Duration;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// REQs of unverified ports, by the GID that they name, the LID of the sender and its communication
-/// ID; of repetitions, the last.
+/// REQs of unverified ports, by the GID that they name, the sender's LID and its communication ID.
+/// Of a repeated REQ, the last copy is held.
 #[derive(Default)]
 pub(super) struct Requests {
-    /// Boxed, because a map node that was filled once keeps space for eleven.
+    /// Boxed, because a map node has space for eleven values even when it holds fewer.
     held: BTreeMap<(Gid, Lid, CommId), Box<CmDatagram>>,
-    /// Queries for unverified ports of each LID since `since`, in a second. There are at most 2^16
-    /// LIDs.
+    /// The number of SA queries for unverified ports with each LID, in the second from `since` on.
+    /// There are at most 2^16 LIDs.
     looked_for: BTreeMap<Lid, u32>,
     since: Time,
 }
@@ -102,7 +103,7 @@ impl IpoibInterface {
         }
     }
 
-    /// Keeps a request until the SA query for its port is answered.
+    /// Holds a REQ until the SA answers the query for its port.
     fn hold_request(&mut self, now: Time, datagram: &CmDatagram, req: &Req) {
         let (lid, gid) = (datagram.from().lid, req.primary.local_gid);
         let key = (gid, lid, req.local_comm_id);
@@ -134,7 +135,7 @@ impl IpoibInterface {
         self.verify_requests(now, gid, record.as_ref());
     }
 
-    /// Handles the REQs that name a port, once the path to it is known or does not exist.
+    /// Handles the held REQs that name a port, once the path to it is known or known not to exist.
     pub(super) fn verify_requests(&mut self, now: Time, gid: Gid, record: Option<&PathRecord>) {
         for datagram in self.requests.take(gid) {
             match record {
@@ -151,8 +152,8 @@ impl IpoibInterface {
         SaQuery::path(self.port_gid(), gid, self.config.p_key.full(), self.traffic_class())
     }
 
-    /// Whether a path leads to the sender of a datagram. The low bits of a LID choose among paths
-    /// to one port.
+    /// Whether a path leads to the sender of a datagram. The low bits of a LID only select among
+    /// paths to one port.
     fn leads_to(&self, record: &PathRecord, from: &MadAddress) -> bool {
         if from.is_beyond_router() {
             return record.hop_limit > 0;
@@ -161,7 +162,7 @@ impl IpoibInterface {
         record.dlid.0 >> lmc == from.lid.0 >> lmc
     }
 
-    /// Whether a LID may cause one more SA query.
+    /// Whether a LID may cause one more SA query, which is counted.
     fn may_look_for(&mut self, now: Time, lid: Lid) -> bool {
         let lmc = self.lmc();
         let base = Lid(lid.0 >> lmc << lmc);

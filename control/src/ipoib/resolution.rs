@@ -1,5 +1,5 @@
-//! From a packet to its peer: next hop, link address, path; and the events and frames of address
-//! resolution (RFC 4391 9, RFC 4755 3).
+//! Resolution of a packet: from its destination to the next hop, the link address and the path.
+//! Also the events and frames of address resolution (RFC 4391 9, RFC 4755 3).
 
 use super::{Delivery, InterfaceDrop, IpoibInterface, PendingPacket, WorkerId};
 use crate::address::NextHop;
@@ -20,7 +20,7 @@ impl IpoibInterface {
         self.route_by(now, pending, flow);
     }
 
-    /// The same with the hash of another flow.
+    /// Like [`Self::route`], with the flow hash of another packet.
     fn route_by(&mut self, now: Time, pending: PendingPacket, flow: u32) {
         let Some(destination) = destination(&pending.packet) else {
             return self.drops.count(InterfaceDrop::Malformed);
@@ -52,7 +52,7 @@ impl IpoibInterface {
         }
         match self.neighbors.resolve(now, next_hop, pending) {
             Resolution::Known(link, pending) => {
-                // The neighbor may have events.
+                // The call may have caused events.
                 self.handle_neighbor_events(now);
                 self.send_to_peer(now, &link, pending);
             }
@@ -61,9 +61,9 @@ impl IpoibInterface {
         }
     }
 
-    /// Sends an ICMP error to the sender of a packet, by the flow of that packet: each interface on
-    /// the path chooses the same next hop, so the error has an address of the interface that it
-    /// leaves by.
+    /// Sends an ICMP error to the sender of a packet. The flow hash of that packet selects the next
+    /// hop of the error, so that all interfaces of the node select the same one, and the error has
+    /// an address of the interface by which it leaves.
     pub(super) fn send_icmp_error(&mut self, now: Time, packet: &[u8], error: IcmpError) {
         if destination(packet).is_none() {
             return;
@@ -79,7 +79,8 @@ impl IpoibInterface {
         }
     }
 
-    /// The same for a packet in transit, by the interface where it arrived.
+    /// Sends an ICMP error to the sender of a packet. If the packet is in transit, the interface
+    /// `from` where it arrived sends the error.
     pub(super) fn send_error_back(
         &mut self,
         now: Time,
@@ -92,8 +93,8 @@ impl IpoibInterface {
         }
     }
 
-    /// Drops a packet to an unreachable next hop. Its sender gets an ICMP error, unless the packet
-    /// is of address resolution.
+    /// Drops a packet to an unreachable next hop. The sender gets an ICMP error, unless it is a
+    /// packet of address resolution.
     pub(super) fn unreachable(&mut self, now: Time, pending: &PendingPacket) {
         self.drops.count(InterfaceDrop::Unreachable);
         if !pending.by_datagram {
@@ -158,8 +159,9 @@ impl IpoibInterface {
         while let Some(question) = self.neighbors.poll_transmit() {
             has_progress = true;
             self.solicit(question);
-            // One turn may solicit more neighbors than the queues of ARP and ND hold. Lost
-            // solicitations count as sent, and neighbors in step would lose theirs each time.
+            // One call may solicit more neighbors than the queues of ARP and ND hold, so their
+            // frames are sent after each. A lost solicitation counts as sent, and neighbors with
+            // the same timing would lose theirs each time.
             self.send_resolution_frames(now);
         }
         has_progress
@@ -206,8 +208,8 @@ impl IpoibInterface {
         }
     }
 
-    /// Claims about addresses that no neighbor can have are ignored: a forged one would redirect
-    /// packets to routers or to the broadcast group.
+    /// Handles a claim. A claim about an address that no neighbor can have is ignored: a forged one
+    /// could capture packets that go to a router or to the broadcast group.
     fn handle_claim(&mut self, now: Time, claim: Claim) {
         let is_for_all = matches!(claim.ip, IpAddr::V4(ip) if self.addresses.is_broadcast(ip));
         if is_for_all || !self.routes.is_on_link(now, claim.ip) {
@@ -258,7 +260,7 @@ impl IpoibInterface {
         }
     }
 
-    /// Sends a frame of a protocol by datagram, unless it is an ordinary packet (RFC 4755 3).
+    /// Sends a frame of a control protocol: by datagram, unless it goes by route (RFC 4755 3).
     pub(super) fn send_frame(&mut self, now: Time, frame: LinkFrame) {
         let LinkFrame { to, ether_type, packet } = frame;
         let worker = WorkerId::PRIMARY;

@@ -1,4 +1,4 @@
-//! Rows for operators: every state with its reason, since when, and what it waits for.
+//! Rows for operators: each state with its reason, its start time, and what it waits for.
 
 use super::groups::{GroupMembership, GroupState};
 use super::{Adjacency, InterfaceState, IpoibInterface, LinkProperties, PeerKey, WorkerId};
@@ -32,7 +32,7 @@ pub const GROUP_STATES: [&str; 5] = ["asked", "joined", "send-only", "missing", 
 pub struct GroupRow {
     pub mgid: Gid,
     pub mlid: Option<Lid>,
-    /// Whether the membership is full, not send-only.
+    /// Whether the group is wanted: with full membership, not send-only.
     pub is_heard: bool,
     pub state: &'static str,
     pub why: String,
@@ -71,11 +71,11 @@ pub struct Load {
     pub peers: usize,
     pub paths: usize,
     pub groups: usize,
-    /// Connections, those that end included.
+    /// Connections, including those that are ending.
     pub connections: usize,
-    /// Connections as connection management has them, those in time-wait included.
+    /// Connections of the connection manager, including those in TIME-WAIT.
     pub managed: usize,
-    /// SA queries that wait, and outstanding ones.
+    /// The numbers of queued and of outstanding SA queries.
     pub sa_queries: (usize, usize),
     /// Packets that wait for a neighbor, a path or a group.
     pub pending: usize,
@@ -262,7 +262,7 @@ impl IpoibInterface {
         self.icmp.counters()
     }
 
-    /// Queries to the SA that have ended, by result.
+    /// The number of SA queries that have ended, by result.
     pub const fn sa_results(&self) -> &SaResults {
         self.sa.results()
     }

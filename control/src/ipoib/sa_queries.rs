@@ -18,7 +18,7 @@ pub(super) enum Purpose {
     Leave(Gid),
     Path(Gid),
     Paths(Gid),
-    /// The path to a port that sent a REQ, which proves where the port is.
+    /// The path to a port that a REQ names, to verify the sender.
     Requester(Gid),
     Subscription(TrapNumber),
     Unsubscription(TrapNumber),
@@ -29,7 +29,8 @@ pub(super) struct SaQueries {
     by_id: BTreeMap<RequestId, Purpose>,
     purposes: BTreeMap<Purpose, usize>,
     asked: u64,
-    /// Queries that the client refused because its queue is full. Handled as replies.
+    /// Queries that the client refused because its queue is full. They are handled like failed
+    /// replies.
     refused: VecDeque<Purpose>,
 }
 
@@ -87,13 +88,13 @@ impl IpoibInterface {
             Purpose::Paths(gid) => self.handle_paths_reply(now, gid, result),
             Purpose::Requester(gid) => self.handle_requester_reply(now, gid, result),
             Purpose::Subscription(trap) => self.handle_subscription_reply(now, trap, result.err()),
-            // The interface is closed: to open it cancels the query.
+            // The interface is closed, so there is nothing to do. Opening it cancels the query.
             Purpose::Unsubscription(_) => {}
             Purpose::Leave(mgid) => self.handle_leave_reply(now, mgid),
         }
     }
 
-    /// Sends an SA query. There is one query for one purpose at a time.
+    /// Sends an SA query. If the client's queue is full, the query fails as if by a reply.
     pub(super) fn ask(&mut self, now: Time, purpose: Purpose, query: SaQuery) {
         self.sa_queries.asked += 1;
         let id = RequestId(self.sa_queries.asked);

@@ -1,9 +1,9 @@
 //! Packets that are longer than the MTU of their path (RFC 4755 7.2).
 //!
-//! Each destination has its own MTU: the receive MTU of a connection, or that of datagrams along
-//! the path. A packet that is too long waits if a connection with a larger MTU is being made.
-//! Otherwise it is fragmented, if it is an IPv4 packet that allows it (RFC 791 2.3), or its sender
-//! (a socket here, or another host) gets an ICMP error.
+//! Each destination has its own MTU: the receive MTU of the peer on a connection, or the datagram
+//! MTU of the path. A packet that is too long waits while a connection with a larger MTU is set up.
+//! Otherwise it is fragmented, if it is an IPv4 packet that allows this (RFC 791 2.3), or its
+//! sender (a local socket, or another host) gets an ICMP error.
 
 use super::{Adjacency, InterfaceDrop, IpoibInterface, PendingPacket};
 use crate::fragment::parts;
@@ -13,7 +13,8 @@ use pollux_verbs::time::Time;
 use std::net::IpAddr;
 
 impl IpoibInterface {
-    /// Handles a packet beyond the MTU of its path, to a next hop if that is known.
+    /// Handles a packet longer than the MTU of its path. `next_hop` is its next hop, if the caller
+    /// knows it.
     pub(super) fn too_big(
         &mut self,
         now: Time,
@@ -47,8 +48,8 @@ impl IpoibInterface {
         }
     }
 
-    /// Fits a packet to an MTU: the packet itself, its fragments, or none with an ICMP error to its
-    /// sender.
+    /// Fits a packet to an MTU. Returns the packet itself or its fragments, or nothing after an
+    /// ICMP error to its sender.
     pub(super) fn fit(
         &mut self,
         now: Time,

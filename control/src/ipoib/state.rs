@@ -10,10 +10,11 @@
 //!                          +--- the port changed: from any, and up again from there
 //! ```
 //!
-//! From `Joining` on, a state has the `PortBinding` of its port: joins and paths depend on it.
+//! From `Joining` on, a state has the [`PortBinding`] of its port, because joins and paths depend
+//! on it.
 //!
-//! P_Key change, LID change, GID change: each changes the link address and the paths, so the
-//! interface goes down, and up again with the new `PortBinding`.
+//! P_Key change, LID change, GID change: each changes our link address or the paths, so the
+//! interface goes down, and comes up again with the new [`PortBinding`].
 //!
 //! Client reregister, or a new subnet manager: the interface stays up, and joins its groups and
 //! queries its paths again while traffic goes on.
@@ -47,7 +48,7 @@ pub enum InterfaceState {
     PortDown(PortState),
     NoPKey,
     LimitedMember,
-    /// The SA query that joins the broadcast group is outstanding.
+    /// The SA query to join the broadcast group is outstanding.
     Joining {
         binding: PortBinding,
         /// Whether the query may create the group.
@@ -74,14 +75,14 @@ pub enum InterfaceState {
     Up {
         binding: PortBinding,
         link: Box<LinkProperties>,
-        /// Rejoins in a row that the SA did not answer.
+        /// Consecutive rejoins that failed because the SA was busy or did not answer.
         failures: u32,
         /// When the group is joined again.
         rejoin: Option<Time>,
     },
 }
 
-/// The attributes of the port that an interface on the link depends on.
+/// The attributes of the port on which an interface depends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PortBinding {
     pub pkey_index: u16,
@@ -91,7 +92,8 @@ pub struct PortBinding {
     pub port: u8,
 }
 
-/// Notices about multicast groups, which senders need (RFC 4391 10).
+/// Notices that a multicast group was created or deleted, which senders to the group need (RFC 4391
+/// 10).
 const NOTICES: [TrapNumber; 2] =
     [TrapNumber::MULTICAST_GROUP_CREATED, TrapNumber::MULTICAST_GROUP_DELETED];
 const SUBSCRIPTION_PAUSE: Duration = Duration::from_secs(60);
@@ -146,12 +148,12 @@ impl IpoibInterface {
         Some(LocalEnd { link: self.link_address(), p_key, pkey_index, port, datagram_mtu })
     }
 
-    /// Our GID, by which the SA knows our port.
+    /// Our GID, which identifies our port to the SA.
     pub(super) fn port_gid(&self) -> Gid {
         self.state.binding().map_or(Gid::NONE, |binding| binding.gid)
     }
 
-    /// The number of low LID bits that choose among the paths to one port.
+    /// The number of low LID bits that select a path to one port.
     pub(super) fn lmc(&self) -> u8 {
         self.state.binding().map_or(0, |binding| binding.lmc.min(7))
     }
@@ -181,7 +183,7 @@ impl IpoibInterface {
         }
     }
 
-    /// The binding that the port allows, or the state that its fault causes.
+    /// The binding of the port, or the state of an interface that cannot use the port.
     fn check_port(&self, port: &PortView) -> Result<PortBinding, InterfaceState> {
         if !matches!(port.state, PortState::ACTIVE | PortState::ACTIVE_DEFER) {
             return Err(InterfaceState::PortDown(port.state));
@@ -235,7 +237,7 @@ impl IpoibInterface {
         (self.state, self.since) = (state, now);
     }
 
-    /// Goes down, to join the broadcast group from this port as if for the first time.
+    /// Goes down into `Joining`, as with a new port.
     fn restart(&mut self, now: Time, binding: PortBinding) {
         self.go_down(now, InterfaceState::Joining { binding, creates: false, failures: 0 });
     }
@@ -310,7 +312,7 @@ impl IpoibInterface {
     }
 
     /// Broadcast join retry: waits before the next join, with backoff. An interface that is up
-    /// stays up while the SA is silent or busy, and goes down if the SA refuses.
+    /// stays up while the SA is busy or does not answer, and goes down if the SA refuses.
     fn pause(&mut self, now: Time, error: SaError) {
         let Some(binding) = self.state.binding() else { return };
         let failures = self.state.failures().saturating_add(1);
@@ -374,8 +376,8 @@ impl IpoibInterface {
         }
     }
 
-    /// Client reregister, or a new subnet manager: requests everything again and resets the count
-    /// of failures.
+    /// Handles a client reregister or a new subnet manager: requests everything again, and resets
+    /// the count of failures.
     pub(super) fn renew(&mut self, now: Time) {
         match &mut self.state {
             // The SA client repeats the query by itself.

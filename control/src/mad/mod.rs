@@ -1,9 +1,9 @@
 //! Management datagrams (MADs) with the address of their peer.
 //!
 //! The caller fills an [`Envelope`] from the completion and the GRH of a received datagram, and
-//! makes a work request and an address handle from one. A response uses the envelope of its
-//! request: the same service level and partition, and a GRH exactly if the request had one, since
-//! peers drop it otherwise.
+//! makes a work request and an address handle from an outgoing one. A response uses the envelope of
+//! its request: the same service level and partition, and a GRH if and only if the request had one,
+//! because peers drop it otherwise.
 
 mod transactions;
 
@@ -27,9 +27,9 @@ pub struct Envelope {
 /// The source of a received management datagram, and the destination of its answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MadAddress {
-    /// The peer's port, or the router before it.
+    /// The LID of the peer's port, or of the router on the path to it.
     pub lid: Lid,
-    /// The LID of our port: the bits below the LMC mask.
+    /// The path bits of our port's LID.
     pub path_bits: u8,
     pub sl: u8,
     pub qpn: Qpn,
@@ -48,12 +48,12 @@ pub struct GlobalAddress {
 }
 
 impl MadAddress {
-    /// The general services queue pair of a port in our subnet.
+    /// The GSI (QP1) of a port in our subnet.
     pub const fn gsi(lid: Lid, sl: u8, p_key: PKey) -> Self {
         Self { lid, path_bits: 0, sl, qpn: Qpn::GSI, p_key, global: None }
     }
 
-    /// The general services queue pair at the end of a path, with this LMC at our port.
+    /// The GSI (QP1) at the end of a path; `lmc` is that of our port.
     pub fn gsi_along(path: &PathRecord, lmc: u8) -> Self {
         Self {
             path_bits: path.slid.path_bits(lmc),
@@ -77,8 +77,9 @@ impl MadAddress {
         })
     }
 
-    /// Whether both are the same port, by their headers. All ports beyond a router share its LID,
-    /// so there the GRH decides; within the subnet the LID decides, since a GRH is easily forged.
+    /// Whether both addresses are of the same port, by their headers. All ports beyond a router
+    /// share its LID, so the GRH decides there. Within the subnet the LID decides, because a GRH is
+    /// easily forged.
     pub fn is_same_port(&self, other: &Self) -> bool {
         let gids = self.global.zip(other.global);
         let is_same_gid = gids.is_none_or(|(own, others)| own.remote_gid == others.remote_gid);
@@ -91,7 +92,7 @@ impl MadAddress {
 }
 
 impl GlobalAddress {
-    /// The address vector; the transport looks up the index of `local_gid`.
+    /// The GRH of an address vector; the caller looks up `sgid_index`, the index of `local_gid`.
     pub const fn route(&self, sgid_index: u8) -> GlobalRoute {
         let Self { remote_gid, flow_label, hop_limit, traffic_class, .. } = *self;
         GlobalRoute { dgid: remote_gid, sgid_index, flow_label, hop_limit, traffic_class }
@@ -103,7 +104,7 @@ mod tests {
     use super::*;
     use pollux_wire::address::Guid;
 
-    /// Seen from subnet 0x0001.
+    /// The address of a port, seen from subnet 0x0001.
     fn at(lid: u16, prefix: u64, guid: u64) -> MadAddress {
         let remote_gid = Gid::new(prefix, Guid(guid));
         let local_gid = Gid::new(0x0001, Guid(9));

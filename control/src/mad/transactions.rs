@@ -8,10 +8,11 @@
 //! segment      of an RMPP transfer: appended; the last one ends the transaction
 //! BUSY         not a response: retried when the timeout expires
 //! timeout      retried with a doubled timeout; after the last try it fails
-//! peer gone    all requests go back to the queue and are sent to the next peer
+//! peer gone    all requests return to the queue, and are sent to the next peer
 //! ```
 //!
-//! Why the lower half of the TID decides: a layer between us and the wire may use the upper half.
+//! Why only the lower half of the TID is compared: a layer between us and the wire may use the
+//! upper half.
 
 use super::{Envelope, Mad, MadAddress};
 use crate::bounded::Backoff;
@@ -26,15 +27,15 @@ use pollux_wire::mad::{MadHeader, MadStatus, Method, MgmtClass};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-/// Completed RMPP transfers whose last ACK is kept for a repetition.
+/// Completed RMPP transfers of which the last ACK is kept, to answer a repeated segment.
 const FINISHED_MAX: usize = 16;
 const FINISHED_TIME: Duration = Duration::from_secs(10);
-/// TIDs of ended requests that are remembered, of which more answers may come.
+/// Remembered TIDs of ended requests to which more answers may come.
 const LATE_MAX: usize = 64;
-/// ACKs that may wait to be sent, beside the requests.
+/// ACKs that may be queued in addition to the requests.
 const REPLIES_MAX: usize = 64;
 
-/// Tries and timeouts of a request. The timeout doubles with each try (backoff).
+/// The tries and timeouts of a request. The timeout doubles with each try.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RetryPolicy {
     /// Tries in all, at least 1.
@@ -49,7 +50,7 @@ pub enum TransactionOutcome {
     Answered(Box<Mad>),
     Table {
         bytes: Vec<u8>,
-        /// From one record to the next, in units of 8 bytes.
+        /// The distance from one record to the next, in units of 8 bytes.
         attribute_offset: u16,
     },
     /// The peer or we aborted the RMPP transfer.
@@ -69,11 +70,11 @@ reasons! {
         NotAsked = "not_asked",
         /// An answer to a request that was sent again, cancelled or given up before.
         Late = "late",
-        /// The TID of a request, but another attribute, method or class.
+        /// An answer with the TID of a request, but with another attribute, method or class.
         OtherQuestion = "other_question",
-        /// A segment that was not the next.
+        /// An RMPP segment out of order.
         Segment = "segment",
-        /// A request or an ACK: too many wait to be sent.
+        /// A request or an ACK was dropped because the queue of outgoing datagrams was full.
         OutgoingFull = "outgoing_full",
     }
 }
@@ -81,7 +82,7 @@ reasons! {
 struct Request<K> {
     /// Returned with the outcome.
     purpose: K,
-    /// The TID is filled in when it is sent.
+    /// The TID is filled in when the request is sent.
     mad: Mad,
 }
 
@@ -112,7 +113,7 @@ pub struct Transactions<K> {
     sent: BTreeMap<u32, Sent<K>>,
     deadlines: BTreeSet<(Time, u32)>,
     finished: VecDeque<Finished>,
-    /// TIDs of ended requests that have more answers to come than they needed.
+    /// TIDs of ended requests to which more answers may come.
     late: VecDeque<u32>,
     outgoing: VecDeque<Envelope>,
     ended: VecDeque<(K, TransactionOutcome)>,
@@ -149,7 +150,8 @@ impl<K> Transactions<K> {
         self.peer.as_ref()
     }
 
-    /// Changes the peer, or removes it for now. Outstanding requests start over with the new peer.
+    /// Sets the peer; `None` while there is no peer. Outstanding requests start over with the new
+    /// peer.
     pub fn handle_peer(&mut self, now: Time, peer: Option<MadAddress>) {
         self.peer = peer;
         self.outgoing.clear();
@@ -184,7 +186,7 @@ impl<K> Transactions<K> {
         self.fill(now);
     }
 
-    /// How many requests are queued, and how many outstanding.
+    /// The numbers of queued and of outstanding requests.
     pub fn len(&self) -> (usize, usize) {
         (self.waiting.len(), self.sent.len())
     }
@@ -231,7 +233,8 @@ impl<K> Transactions<K> {
         }
     }
 
-    /// A segment of a completed transfer: its last ACK was lost.
+    /// Handles an answer without an outstanding request. A segment of a completed transfer is
+    /// acknowledged again, because the last ACK was lost.
     fn handle_finished(&mut self, now: Time, id: u32, header: &MadHeader) {
         self.finished.retain(|finished| finished.until > now);
         let known = self.finished.iter().find(|finished| finished.id == id);
@@ -313,7 +316,8 @@ impl<K> Transactions<K> {
             self.deadlines.pop_first();
             let Some(sent) = self.sent.remove(&id) else { continue };
             if sent.tries < self.retry_policy.tries {
-                // A peer in the middle of a transfer would take the same TID for part of it.
+                // A peer in the middle of an RMPP transfer would take a request with the same TID
+                // for part of the transfer.
                 let next = if sent.reception.is_some() { self.unused_id() } else { id };
                 if next != id {
                     self.expect_late(id);
@@ -468,7 +472,7 @@ mod tests {
             transactions.handle_answer(now, &answer(&asked).emit());
             assert_eq!(drops(&transactions), expected);
         }
-        // Cancelled and given up, after its only answer is lost or under way.
+        // A request that is cancelled before its answer arrives.
         ask(&mut transactions, 6, Method::GET).unwrap();
         let cancelled = std::iter::from_fn(|| transactions.poll_transmit()).last().unwrap();
         transactions.cancel(now, |purpose| *purpose == 6);

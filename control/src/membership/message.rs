@@ -18,7 +18,7 @@ use std::time::Duration;
 const ALL_ROUTERS: Ipv4Addr = Ipv4Addr::new(224, 0, 0, 2);
 const IGMPV3_ROUTERS: Ipv4Addr = Ipv4Addr::new(224, 0, 0, 22);
 const MLDV2_ROUTERS: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 0x16);
-/// The response time of IGMPv1 queries, which have none (RFC 3376 4.1.1).
+/// The maximum response time of an IGMPv1 query, which has no field for it (RFC 3376 4.1.1).
 const OLDEST_TIME: Duration = Duration::from_secs(10);
 
 pub(super) enum ReceivedMessage {
@@ -119,7 +119,7 @@ fn has_mld_alert(header: &Ipv6Header, payload: &[u8]) -> bool {
     options.options.iter().any(|option| option.kind == Ipv6OptionKind::ROUTER_ALERT)
 }
 
-/// A report as a packet of IGMP. Groups of the other family are not in it.
+/// A report as an IGMP packet, without IPv6 groups.
 pub(super) fn write_igmp(source: Ipv4Addr, report: &Report) -> Option<LinkFrame<NoLink>> {
     let v4 = |ip: IpAddr| match ip {
         IpAddr::V4(ip) => Some(ip),
@@ -139,7 +139,7 @@ pub(super) fn write_igmp(source: Ipv4Addr, report: &Report) -> Option<LinkFrame<
     }
 }
 
-/// A report as a packet of MLD. Groups of the other family are not in it.
+/// A report as an MLD packet, without IPv4 groups.
 pub(super) fn write_mld(source: Ipv6Addr, report: &Report) -> Option<LinkFrame<NoLink>> {
     let v6 = |ip: IpAddr| match ip {
         IpAddr::V6(ip) => Some(ip),
@@ -200,7 +200,8 @@ fn mld_frame(source: Ipv6Addr, to: Ipv6Addr, message: MldMessage<'_>) -> Option<
     LinkFrame::icmpv6(To::group_of(to.into()), from, &Icmpv6Message::Mld(message))
 }
 
-/// The sources of a query; empty, which means all, if there are too many.
+/// The sources of a query. If there are more than [`SOURCES_MAX`], the list is empty, which means
+/// all sources.
 fn sources<'a, A: Item<'a> + Into<IpAddr>>(list: &List<'a, A>) -> Vec<IpAddr> {
     let sources: Vec<IpAddr> = list.iter().take(SOURCES_MAX + 1).map(Into::into).collect();
     if sources.len() > SOURCES_MAX { Vec::new() } else { sources }

@@ -1,10 +1,10 @@
 //! IP multicast membership, with IGMP and MLD (RFC 4391 10, RFC 3376, RFC 3810).
 //!
-//! A joined group involves the subnet administrator, since reception requires full membership of
-//! the group of the link, and multicast routers, by IGMP and MLD. The first local join makes the
-//! interface join, the last leave makes it leave. A group of the link carries all IPv6 groups with
-//! the same lower 80 bits: it is joined once for all of them, and packets are filtered by
-//! [`InterfaceGroups::has_listener`].
+//! Reception of a group requires that the interface joins the link's multicast group at the subnet
+//! administrator as a full member. Multicast routers learn of the IP group by IGMP or MLD. The
+//! interface joins at the first local join, and leaves at the last local leave. One group of the
+//! link carries all IPv6 groups with the same lower 80 bits: the interface joins it once for all of
+//! them, and filters received packets by [`InterfaceGroups::has_listener`].
 
 mod message;
 mod reporter;
@@ -22,7 +22,7 @@ use reporter::Reporter;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// A join and a leave of each group.
+/// One join and one leave of each group.
 const EVENTS_MAX: usize = 2 * GROUPS_MAX;
 pub const GROUPS_MAX: usize = 1024;
 pub(crate) const ALL_SYSTEMS: Ipv4Addr = Ipv4Addr::new(224, 0, 0, 1);
@@ -76,7 +76,8 @@ impl InterfaceGroups {
         (self.v4_source, self.v6_source) = (v4, v6);
     }
 
-    /// A local listener joins a group. `false` if the address is no group, or there are too many.
+    /// Adds a local listener to a group. Returns `false` if the address is not a group, or if there
+    /// are already [`GROUPS_MAX`] groups.
     pub fn join(&mut self, now: Time, group: IpAddr) -> bool {
         let Some(id) = GroupId::of(group).filter(|id| *id != GroupId::Broadcast) else {
             return false;
@@ -170,7 +171,8 @@ impl InterfaceGroups {
     }
 }
 
-/// The all-nodes groups and node-local groups are not reported (RFC 3376 5, RFC 3810 6).
+/// Whether a group is reported to routers: not the all-systems and all-nodes groups, and not those
+/// of node-local scope (RFC 3376 5, RFC 3810 6).
 fn is_reported(group: IpAddr) -> bool {
     match group {
         IpAddr::V4(group) => group != ALL_SYSTEMS,

@@ -1,13 +1,14 @@
-//! Membership reports of a host: IGMPv3 and MLDv2 are one protocol with two lengths of address (RFC
-//! 3376 5, RFC 3810 6), and with two or one older versions to fall back to.
+//! Membership reports of a host. IGMPv3 and MLDv2 are one protocol with two address lengths (RFC
+//! 3376 5, RFC 3810 6). IGMPv3 can fall back to two older versions, MLDv2 to one.
 //!
-//! A change is reported at once and repeated by the querier's robustness variable. A query is
-//! answered after a random delay: a general query by one report, a query about a group by that
-//! group's. While a querier of an older version is present, its version is used (RFC 3376 7.2, RFC
-//! 3810 8.2).
+//! A change is reported at once, and as often in all as the querier's robustness variable says. A
+//! query is answered after a random delay: a general query by a report of all groups, a query about
+//! a group by a report of that group. While a querier of an older version is present, this host
+//! uses that version (RFC 3376 7.2, RFC 3810 8.2).
 //!
-//! Sources are not filtered: a listener receives a group from all sources. So a group is always
-//! reported as EXCLUDE of no sources, or, when it is left, as INCLUDE of none.
+//! Sources are not filtered: a listener receives a group from all sources. So a joined group is
+//! reported as EXCLUDE with no sources, and a group that was left as INCLUDE with no sources. The
+//! answer to a query about sources includes all of these sources.
 
 use pollux_verbs::rng::SeededRng;
 use pollux_verbs::time::Time;
@@ -16,16 +17,16 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
-/// So that a report fits the smallest MTU of IPv6.
+/// With this limit, a report fits the smallest MTU of IPv6.
 const RECORDS_PER_REPORT_MAX: usize = 48;
-/// A query about more sources is answered as if it were about all.
+/// The sources of a query, at most; a query about more is answered as if it were about all.
 pub(super) const SOURCES_MAX: usize = 48;
-/// Joined groups, and groups with an outstanding report of a leave. Without a report, routers
-/// notice a leave by timeout.
+/// Joined groups, and groups with a leave that is still to be reported. Beyond this limit a leave
+/// is not reported, and routers detect it by timeout.
 const REPORTED_GROUPS_MAX: usize = 2 * super::GROUPS_MAX;
 const ROBUSTNESS: u8 = 2;
 const REPORT_INTERVAL: Duration = Duration::from_secs(1);
-/// In older versions (RFC 2236 8.10, RFC 2710 7.10).
+/// The interval of repeated reports in older versions (RFC 2236 8.10, RFC 2710 7.10).
 const OLD_REPORT_INTERVAL: Duration = Duration::from_secs(10);
 /// How long an older querier counts as present (RFC 3376 8.12).
 const OLD_QUERIER_TIME: Duration = Duration::from_secs(260);
@@ -43,25 +44,25 @@ pub enum Version {
 #[derive(Clone, Debug)]
 pub(super) struct Query {
     pub(super) version: Version,
-    /// `None` is all groups.
+    /// `None`: all groups (a general query).
     pub(super) group: Option<IpAddr>,
     pub(super) within: Duration,
-    /// Empty means all sources.
+    /// Empty: all sources.
     pub(super) sources: Vec<IpAddr>,
     pub(super) robustness: Option<u8>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Report {
-    /// In the current version: record type, group and sources.
+    /// A report of the current version: record type, group and sources.
     Records(Vec<(RecordType, IpAddr, Vec<IpAddr>)>),
-    /// In an older version: a membership report.
+    /// A membership report of an older version.
     Joined(Version, IpAddr),
-    /// In the version before the current: a leave message.
+    /// A leave message of IGMPv2 or MLDv1.
     Done(IpAddr),
 }
 
-/// A change that must be reported `times` more times.
+/// A change that must be reported `times` more times, next at `due`.
 #[derive(Clone, Copy, Debug)]
 struct Change {
     times: u8,
@@ -79,7 +80,7 @@ struct Group {
     is_joined: bool,
     change: Option<Change>,
     answer: Option<Answer>,
-    /// This host was the last to report it, so it sends the leave message.
+    /// This host was the last to report the group, so it sends the leave message.
     reported_last: bool,
 }
 
@@ -239,7 +240,7 @@ impl Reporter {
         }
     }
 
-    /// The version changed: waiting reports of the other version are dropped.
+    /// Drops pending reports, which are for the version before.
     fn forget_timers(&mut self) {
         self.general = None;
         for group in self.groups.values_mut() {
@@ -250,7 +251,7 @@ impl Reporter {
 }
 
 impl Group {
-    /// Whether a change must be reported now; the next repetition is then after `interval`.
+    /// Whether a change must be reported now. If so, the next repetition is due after `interval`.
     fn take_change(&mut self, now: Time, interval: Duration) -> bool {
         let Some(Change { times, due }) = self.change.filter(|change| change.due <= now) else {
             return false;
@@ -260,7 +261,7 @@ impl Group {
         true
     }
 
-    /// A query about this group; `sources` is empty when it is about all of them.
+    /// Schedules the answer to a query about this group; empty `sources` means all.
     fn ask(&mut self, due: Time, sources: Vec<IpAddr>) {
         let answer = match self.answer.take() {
             None => Answer { due, sources },
@@ -279,7 +280,8 @@ impl Group {
     }
 }
 
-/// Spreads records over as many reports as they need; one with sources is a report by itself.
+/// Distributes records over as many reports as needed; a record with sources has a report of its
+/// own.
 fn in_reports(records: Vec<(RecordType, IpAddr, Vec<IpAddr>)>) -> Vec<Report> {
     let (alone, together): (Vec<_>, Vec<_>) =
         records.into_iter().partition(|(_, _, sources)| !sources.is_empty());

@@ -1,4 +1,4 @@
-//! Reports and answers in every version, and the groups that are joined on the link.
+//! Tests of reports and answers in every version, and of the joined groups of the link.
 
 use super::reporter::Version;
 use super::*;
@@ -68,7 +68,7 @@ fn query_v2(group: Ipv4Addr) -> Vec<u8> {
     igmp_packet(to, &[Ipv4Option::ROUTER_ALERT], &message)
 }
 
-/// Whatever is reported until `end`: when, to whom, and what, in short.
+/// All reports until `end`: the time, and the destination and content in short form.
 fn reports(membership: &mut InterfaceGroups, end: Time) -> Vec<(Time, String)> {
     let mut said = Vec::new();
     while let Some(due) = membership.poll_timeout().filter(|due| *due <= end) {
@@ -204,7 +204,7 @@ fn queries_are_answered_within_their_time() {
     assert_eq!(text, "224.0.0.22: MODE_IS_EXCLUDE 239.1.2.3 []");
     membership.handle_igmp(at(30_000), &query_v3(OTHER, 100, &[]));
     assert_eq!(said(&mut membership, at(50_000)), [""; 0], "not heard here");
-    // A query about some sources, all of which are received; then about all.
+    // Queries about some sources, all of which are received; then a query about all sources.
     let some = query_v3(GROUP, 100, &[ROUTER, Ipv4Addr::new(10, 0, 0, 7)]);
     membership.handle_igmp(at(60_000), &some);
     membership.handle_igmp(at(60_000), &query_v3(GROUP, 100, &[Ipv4Addr::new(10, 0, 0, 8)]));
@@ -213,7 +213,7 @@ fn queries_are_answered_within_their_time() {
     membership.handle_igmp(at(80_000), &some);
     membership.handle_igmp(at(80_000), &query_v3(GROUP, 100, &[]));
     assert_eq!(said(&mut membership, at(99_000)), ["224.0.0.22: MODE_IS_EXCLUDE 239.1.2.3 []"]);
-    // A query about everything that is answered first serves for the others.
+    // A pending answer to a general query serves for later queries.
     membership.handle_igmp(at(100_000), &query_v3(Ipv4Addr::UNSPECIFIED, 0x80 | 1, &[]));
     assert_eq!(said(&mut membership, at(160_000)).len(), 1);
 }
@@ -224,7 +224,7 @@ fn an_older_querier_is_spoken_to_in_its_language() {
     membership.handle_igmp(at(10_000), &query_v2(Ipv4Addr::UNSPECIFIED));
     assert_eq!(membership.igmp.version(at(10_000)), Version::Older);
     assert_eq!(said(&mut membership, at(20_000)), ["239.1.2.3: v2 239.1.2.3"]);
-    // Another host's report is enough; then leaving is for that one to say.
+    // Another host's report suppresses ours; then that host has to send the leave message.
     membership.handle_igmp(at(30_000), &query_v2(GROUP));
     let heard = igmp_packet(GROUP, &[Ipv4Option::ROUTER_ALERT], &IgmpMessage::ReportV2(GROUP));
     membership.handle_igmp(at(30_000), &heard);
@@ -234,7 +234,7 @@ fn an_older_querier_is_spoken_to_in_its_language() {
     membership.leave(at(90_000), OTHER.into());
     membership.leave(at(90_000), GROUP.into());
     assert_eq!(said(&mut membership, at(100_000)), ["224.0.0.2: leave 239.1.2.4"]);
-    // A still older one, which knows no leaving.
+    // IGMPv1, which has no leave message.
     membership.handle_igmp(at(110_000), &igmp_packet(ALL, &[], &IgmpMessage::QueryV1));
     membership.join(at(120_000), GROUP.into());
     assert_eq!(said(&mut membership, at(140_000)), ["239.1.2.3: v1 239.1.2.3"; 2]);
@@ -315,8 +315,8 @@ fn groups_that_come_and_go_do_not_pile_up() {
 }
 
 proptest! {
-    /// For any sequence of messages, joins and leaves: the link is joined for exactly the IP groups
-    /// with a listener, every answer is in time, and then there is silence.
+    /// For any sequence of messages, joins and leaves, the link is joined for exactly the IP groups
+    /// with a listener, and all timers end.
     #[test]
     fn the_link_is_joined_for_groups_with_listeners(
         all in proptest::collection::vec((0u8..8, 0u8..4, any::<u16>()), 0..100),

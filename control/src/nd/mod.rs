@@ -1,9 +1,11 @@
 //! Neighbor discovery for IPv6 (RFC 4861, RFC 4391 9.3): address resolution, duplicate address
 //! detection (RFC 4862 5.4), and router discovery.
 //!
-//! A message is accepted only from the link itself: with the hop limit that no router lets through,
-//! and unfragmented (RFC 4861 7.1, RFC 6980). Solicitations go to the solicited-node group, and
-//! every answer to one interface by UD (RFC 4755 3).
+//! A message is accepted only from the link itself: with the maximum hop limit, which a forwarded
+//! packet cannot have, and unfragmented (RFC 4861 7.1, RFC 6980). Solicitations go to the
+//! solicited-node group, or to the known address of a neighbor that is probed. An answer goes to
+//! the requester by UD (RFC 4755 3), and to all nodes if the request was duplicate address
+//! detection.
 
 mod own;
 mod routers;
@@ -39,7 +41,7 @@ pub const OWN_MAX: usize = 64;
 const EVENTS_MAX: usize = 256;
 pub const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 pub const ALL_ROUTERS: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 2);
-/// The hop limit that shows that no router has forwarded a message.
+/// The hop limit of a message that no router has forwarded.
 const HOP_LIMIT: u8 = 255;
 /// Solicitations for an address before it is used (DupAddrDetectTransmits, RFC 4862 5.1).
 pub const DETECTIONS: u8 = 1;
@@ -57,7 +59,8 @@ pub struct NdConfig<L = LinkAddress> {
     /// Our link address: UD queue pair, port, and flags (none while connected mode is off, RFC 4755
     /// 3.1).
     pub link: L,
-    /// Duplicate address detection probes; 0 uses an address at once (RFC 4862 5.1).
+    /// Solicitations of duplicate address detection; with 0, an address is used at once (RFC 4862
+    /// 5.1).
     pub detections: u8,
     /// The retransmit timer.
     pub retry_after: Duration,
@@ -68,15 +71,15 @@ pub enum NdEvent<L = LinkAddress> {
     Claim(Claim<L>),
     /// Duplicate address detection is done: this address is ours now.
     Assigned(Ipv6Addr),
-    /// Another node has this address, which is not ours then, at this link address if it is known.
+    /// Another node has this address, at this link address if known. We gave it up.
     Duplicate(Ipv6Addr, Option<L>),
-    /// Another node claims this address of ours (RFC 4862 5.4.4).
+    /// Another node claims this address of ours, and we keep it (RFC 4862 5.4.4).
     Contested(Ipv6Addr),
     Router(RouterAdvertised),
-    /// This node is no router now (RFC 4861 7.2.5).
+    /// This neighbor is not a router, or is no longer one (RFC 4861 7.2.5).
     NotRouter(Ipv6Addr),
     Redirected {
-        /// The router: a redirect counts only from the next hop in use (RFC 4861 8.1).
+        /// The sender. The redirect counts only if this is the current next hop (RFC 4861 8.1).
         router: Ipv6Addr,
         destination: Ipv6Addr,
         /// The new next hop; the destination itself if it is on the link.
@@ -125,14 +128,14 @@ impl<L: InterfaceAddress> Nd<L> {
         }
     }
 
-    /// Starts duplicate address detection for an address, a brief one if somebody waits for it.
-    /// `false` if there are too many.
+    /// Starts duplicate address detection for an address; brief detection is for a program that
+    /// waits for the address. Returns `false` if there are already [`OWN_MAX`] addresses.
     pub fn add(&mut self, now: Time, ip: Ipv6Addr, is_brief: bool) -> bool {
         if self.own.len() >= OWN_MAX && !self.own.contains_key(&ip) {
             return false;
         }
         let is_brief = is_brief && self.config.detections > 0;
-        // The delay keeps nodes that start together, or get one advertisement of a router, from
+        // The delay keeps nodes that start together, or receive the same router advertisement, from
         // probing together (RFC 4862 5.4.2).
         let until = match self.config.detections {
             _ if is_brief => now,
@@ -147,7 +150,8 @@ impl<L: InterfaceAddress> Nd<L> {
         self.own.remove(&ip);
     }
 
-    /// Sets a new link address, and announces it for each address (RFC 4861 7.2.6, RFC 4391 9.4).
+    /// Sets a new link address, and announces it for each of our addresses (RFC 4861 7.2.6, RFC
+    /// 4391 9.4).
     pub fn set_link_address(&mut self, link: L) {
         self.config.link = link;
         let all: Vec<_> = self.own.keys().copied().collect();
@@ -156,8 +160,8 @@ impl<L: InterfaceAddress> Nd<L> {
         }
     }
 
-    /// Announces a new address of ours (RFC 4861 7.2.6), so that neighbors replace the address of
-    /// an interface that had it before.
+    /// Announces an address of ours to all nodes (RFC 4861 7.2.6), so that neighbors replace the
+    /// link address of an interface that had the IP address before.
     pub fn announce(&mut self, ip: Ipv6Addr) {
         if self.is_ours(ip) {
             self.advertise(To::group_of(ALL_NODES.into()), ip, ALL_NODES, false);
@@ -173,7 +177,8 @@ impl<L: InterfaceAddress> Nd<L> {
         self.own.iter().map(|(&ip, &state)| (ip, state))
     }
 
-    /// Sends a solicitation for `target`: to its group, or to its last owner.
+    /// Sends a solicitation for `target`: to the link address `at` where it was last known, or to
+    /// its solicited-node group if `at` is `None`.
     pub fn solicit(&mut self, source: Ipv6Addr, target: Ipv6Addr, at: Option<L>) {
         let (to, destination) = match at {
             Some(address) => (To::Link(address), target),
@@ -187,12 +192,13 @@ impl<L: InterfaceAddress> Nd<L> {
         self.send(to, source, destination, body, &link);
     }
 
-    /// Starts router solicitations, until an answer or until the retries are used up.
+    /// Starts router solicitations. They end when a default router advertises itself, or after the
+    /// last retry.
     pub fn solicit_routers(&mut self, now: Time) {
         self.solicitations = Some(Solicitations::new(now, &mut self.rng));
     }
 
-    /// `bytes` is an IPv6 packet with a message of neighbor discovery.
+    /// `bytes` is an IPv6 packet with a neighbor discovery message.
     pub fn handle_packet(&mut self, bytes: &[u8]) {
         if let Err(reason) = self.handle(bytes) {
             self.output.count(reason);
@@ -248,7 +254,7 @@ impl<L: InterfaceAddress> Nd<L> {
         match message.body {
             NdBody::NeighborSolicitation(body) => self.handle_solicitation(&received, body.target),
             NdBody::NeighborAdvertisement(body) => self.handle_advertisement(&received, &body),
-            // For routers only.
+            // Only routers handle it.
             NdBody::RouterSolicitation => Ok(()),
             NdBody::RouterAdvertisement(body) => {
                 if !received.source.is_unicast_link_local() {
@@ -300,8 +306,8 @@ impl<L: InterfaceAddress> Nd<L> {
         Ok(received)
     }
 
-    /// Handles a solicitation for `target`, also of duplicate address detection (RFC 4861 7.2.3,
-    /// RFC 4862 5.4.3).
+    /// Handles a solicitation for `target`, from address resolution or from duplicate address
+    /// detection (RFC 4861 7.2.3, RFC 4862 5.4.3).
     fn handle_solicitation(
         &mut self,
         received: &Received<L>,
@@ -370,7 +376,8 @@ impl<L: InterfaceAddress> Nd<L> {
         Ok(())
     }
 
-    /// Another node has an address of ours.
+    /// Handles a conflict: another node uses an address of ours. An assigned address is kept, any
+    /// other is given up.
     fn conflict(&mut self, ip: Ipv6Addr, by: Option<L>) {
         match self.own.get(&ip) {
             Some(DadState::Assigned) => self.output.report(NdEvent::Contested(ip)),
@@ -394,7 +401,7 @@ impl<L: InterfaceAddress> Nd<L> {
         self.own.get(&ip).is_some_and(DadState::is_ours)
     }
 
-    /// Sends the next solicitation of duplicate address detection for `ip`, or assigns it.
+    /// Sends the next solicitation of duplicate address detection for `ip`, or ends the detection.
     fn detect(&mut self, now: Time, ip: Ipv6Addr) {
         let NdConfig { detections, retry_after, .. } = self.config;
         let Some(state) = self.own.get_mut(&ip) else { return };
@@ -422,7 +429,8 @@ impl<L: InterfaceAddress> Nd<L> {
         self.send(to, ip, destination, body, &link);
     }
 
-    /// The source is our link-local address if there is one, else the unspecified address.
+    /// Sends a router solicitation from our link-local address, or from the unspecified address if
+    /// there is none.
     fn send_router_solicitation(&mut self) {
         let mut ours = self.own.iter().filter(|(_, state)| state.is_ours());
         let local = ours.find(|(ip, _)| ip.is_unicast_link_local()).map(|(&ip, _)| ip);

@@ -8,15 +8,15 @@
 //!    (none)                           (none)
 //! ```
 //!
-//! A tentative address is not used: no answers, no packets. An unconfirmed one is used as an
-//! assigned one is. Conflicts are handled in [`Nd`](super::Nd): an assigned address is kept and
-//! reported, the others are given up.
+//! A tentative address is not used: [`Nd`](super::Nd) does not answer for it, and no packet has it
+//! as source. An unconfirmed address is used like an assigned one. At a conflict, [`Nd`](super::Nd)
+//! keeps an assigned address and reports the conflict, and gives up any other.
 //!
 //! Why brief detection: a program waits for its address, as with [IPv4](crate::arp). RFC 4862 5.1
 //! leaves the count and the interval of solicitations to configuration. Why not optimistic
-//! addresses (RFC 4429): they may neither be the source of solicitations nor override the entries
-//! of neighbors. A restarted interface has a new queue pair, so neighbors could not reach it until
-//! detection ends.
+//! addresses (RFC 4429): such an address may neither be the source of solicitations nor override
+//! the cache entries of neighbors. A restarted interface has a new queue pair, so neighbors could
+//! not reach it until detection ends.
 
 use crate::arp::{BRIEF_INTERVAL, BRIEF_PROBES};
 use pollux_verbs::time::Time;
@@ -29,7 +29,7 @@ pub enum DadState {
         until: Time,
         is_brief: bool,
     },
-    /// Ours, unless its holder answers late.
+    /// In use after brief detection; given up if another node answers late.
     Unconfirmed {
         until: Time,
     },

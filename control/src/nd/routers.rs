@@ -14,18 +14,18 @@ const PREFIXES_PER_ADVERTISEMENT_MAX: usize = 16;
 const DELAY_MAX: Duration = Duration::from_secs(1);
 const INTERVAL: Duration = Duration::from_secs(4);
 const SOLICITATIONS_MAX: u8 = 3;
-/// How long a neighbor may count as reachable; RFC 4861 6.2.1 has the longer time.
+/// The range of reachable times that are accepted; the maximum is that of RFC 4861 6.2.1.
 const REACHABLE_TIME_MS: RangeInclusive<u32> = 1000..=3_600_000;
-/// RFC 4861 has no limits of the retransmit timer; without limits, any node of the link could make
-/// us send a thousand solicitations a second, or none ever again.
+/// The range of retransmit timers that are accepted. RFC 4861 has no limits; without limits, any
+/// node on the link could make us send a thousand solicitations a second, or none at all.
 const RETRANS_TIMER_MS: RangeInclusive<u32> = 100..=10_000;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RouterAdvertised {
     pub router: Ipv6Addr,
-    /// As a default router; zero if it is none.
+    /// The lifetime as a default router; zero if this is not a default router.
     pub lifetime: Duration,
-    /// 1 is high, -1 low (RFC 4191 2.1).
+    /// 1 is high, 0 medium, -1 low (RFC 4191 2.1).
     pub preference: i8,
     pub reachable_for: Option<Duration>,
     /// The retransmit timer.
@@ -58,7 +58,7 @@ impl RouterAdvertised {
     }
 }
 
-/// A number with two bits and a sign; the reserved value counts as medium (RFC 4191 2.2).
+/// Decodes the signed two-bit preference; the reserved value counts as medium (RFC 4191 2.2).
 const fn preference(code: u8) -> i8 {
     match code {
         1 => 1,
@@ -74,7 +74,8 @@ pub(super) struct Solicitations {
 }
 
 impl Solicitations {
-    /// Begins with a random wait, so that nodes that start together do not ask together.
+    /// Begins with a random wait, so that nodes that start together do not send solicitations
+    /// together.
     pub(super) fn new(now: Time, rng: &mut SeededRng) -> Self {
         Self { sent: 0, until: now + rng.duration(DELAY_MAX) }
     }

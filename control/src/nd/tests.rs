@@ -1,4 +1,4 @@
-//! Questions and answers byte by byte, duplicates, and hostile packets.
+//! Tests of solicitations and advertisements byte by byte, of duplicates, and of hostile packets.
 
 use super::*;
 use crate::frame::NoLink;
@@ -29,7 +29,7 @@ fn config() -> NdConfig {
     NdConfig { link: link(3), detections: 1, retry_after: Duration::from_secs(1) }
 }
 
-/// A node with `fe80::1` at queue pair 3.
+/// A node with `fe80::1` at QPN 3.
 fn nd() -> Nd {
     let mut nd = Nd::new(NdConfig { detections: 0, ..config() }, 1);
     assert!(nd.add(at(0), local(1), false));
@@ -94,7 +94,7 @@ fn a_question_to_the_group_is_answered_to_one() {
     asker.solicit(local(2), local(1), None);
     let question = asker.poll_transmit().unwrap();
     assert_eq!(question.to, group("ff02::1:ff00:1".parse().unwrap()));
-    // Header of IPv6, 24 bytes of solicitation, then the option.
+    // The IPv6 header, 24 bytes of solicitation, then the option.
     assert_eq!(question.packet[64..72], [1, 3, 0, 0, 0x80, 0, 0, 2]);
     assert_eq!(
         (question.packet[72..].to_vec(), question.packet.len()),
@@ -147,7 +147,7 @@ fn an_address_is_asked_for_before_it_is_used() {
     nd.handle_packet(&asked[0].packet.clone());
     nd.handle_packet(&solicitation(local(2), local(1), Some(link(2))));
     assert_eq!(frames(&mut nd), [], "nothing is answered for it");
-    // A looped-back solicitation of its own would look like another node's.
+    // Its own solicitation, looped back, cannot be told from another node's.
     assert_eq!(events(&mut nd), [NdEvent::Duplicate(local(1), None)]);
     assert!(nd.add(at(0), local(1), false));
     while let Some(due) = nd.poll_timeout() {
@@ -195,7 +195,7 @@ fn duplicates_are_found_by_question_and_by_answer() {
             assert_eq!((nd.own().count(), nd.poll_timeout()), (0, None));
         }
     }
-    // A node that has the address advertises it to all.
+    // A node with the assigned address advertises it to all nodes.
     let mut nd = nd();
     nd.handle_packet(&solicitation(NOBODY, local(1), None));
     let answers = frames(&mut nd);
@@ -332,7 +332,8 @@ fn a_redirect_names_a_way_on_the_link() {
 }
 
 proptest! {
-    /// Hostile packets with good checksums: each is an event, an answer or a counted drop.
+    /// Hostile packets with good checksums: frames, events and own addresses stay within their
+    /// limits.
     #[test]
     fn hostile_packets_are_bounded(
         all in proptest::collection::vec(

@@ -1,13 +1,14 @@
 //! The neighbor cache, from IP address to link address, for both families (RFC 826, RFC 4861 5 and
 //! 7).
 //!
-//! [`State`] decides about one entry; this module has the table, the pending packets, and the
-//! limits. Input of ARP and neighbor discovery is a [`Claim`]; requests to them are
-//! [`Solicitation`]s. An unsolicited claim never creates an entry, with one exception: a request
-//! for our own address, because it will be answered (RFC 826, RFC 4861 7.2.3). Such an entry evicts
-//! only entries of the same kind.
+//! [`State`] is the state machine of one entry; this module has the table, the pending packets, and
+//! the limits. ARP and neighbor discovery report link addresses as [`Claim`]s, and send the
+//! requests that come out as [`Solicitation`]s. An unsolicited claim never creates an entry, with
+//! one exception: a request for our own address, because it will be answered (RFC 826, RFC 4861
+//! 7.2.3). Such an entry evicts only entries that failed or were never confirmed.
 //!
-//! Events are to be taken after every call: an entry makes a few at most each time.
+//! The caller drains the events after every call, because their queue has no limit; each entry adds
+//! only a few per call.
 
 mod state;
 mod table;
@@ -32,7 +33,7 @@ use table::{Entry, Usefulness};
 
 #[derive(Clone, Debug)]
 pub struct NeighborConfig {
-    /// Permanent entries included.
+    /// Entries, permanent ones included.
     pub entries_max: usize,
     pub pending_per_entry_max: usize,
     pub pending_max: usize,
@@ -44,28 +45,28 @@ pub struct NeighborConfig {
     pub delay_before_probe: Duration,
     /// Multicast requests per resolution.
     pub broadcasts_max: u8,
-    /// Unicast probes before a neighbor is lost.
+    /// Unicast probes before a neighbor counts as unreachable.
     pub probes_max: u8,
     /// The pause after a failed resolution; it doubles each time.
     pub pause_min: Duration,
     pub pause_max: Duration,
-    /// When an unused entry and its connections are removed; `None` is never (RFC 4755 3.4).
+    /// How long an unused entry and its connections are kept; `None`: forever (RFC 4755 3.4).
     pub idle_for: Option<Duration>,
     pub broadcasts_per_second_max: u32,
     /// The retransmit timer of probes when another port claims the address. An address that moves
     /// is unreachable for `probes_max` times this.
     pub contest_retry_after: Duration,
-    /// Such probes of all neighbors together.
+    /// Claims of other ports that may start probes, per second, for all neighbors together.
     pub contests_per_second_max: u32,
-    /// New entries for requests of unknown nodes.
+    /// New entries per second for requests of unknown nodes.
     pub unsolicited_entries_per_second_max: u32,
-    /// Whether flags in link addresses have a meaning: not while connected mode is off (RFC 4755
-    /// 3.1).
+    /// Whether the flags in link addresses are used; they have no meaning while connected mode is
+    /// off (RFC 4755 3.1).
     pub connected_mode: bool,
 }
 
 impl Default for NeighborConfig {
-    /// Values of RFC 4861 10 where it has any.
+    /// The values of RFC 4861 10, where it defines one.
     fn default() -> Self {
         Self {
             entries_max: 16_384,
@@ -118,18 +119,18 @@ pub struct Solicitation<L = LinkAddress> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Resolution<P, L = LinkAddress> {
     Known(L, P),
-    /// The packet waits, and is returned by an event.
+    /// The packet is queued; an event returns it later.
     Waits,
     Unreachable(P),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NeighborEvent<P, L = LinkAddress> {
-    /// A neighbor has a link address; these packets waited for it.
+    /// The neighbor's link address is known now; these packets waited for it.
     Resolved(IpAddr, L, Vec<P>),
-    /// The former address and the new one, which may differ in flags alone.
+    /// The link address changed from the first to the second; they may differ in flags alone.
     Changed(IpAddr, L, L),
-    /// It does not answer at this address any more, and is resolved again.
+    /// The neighbor no longer answers at this link address, and is resolved again.
     Lost(IpAddr, L),
     Unreachable(IpAddr, Vec<P>),
     /// The entry expired, was evicted or was removed; with its last address and pending packets.
@@ -166,7 +167,7 @@ pub struct NeighborRow<L = LinkAddress> {
     pub pending: usize,
 }
 
-/// The cache. `P` is a packet, in whatever form its owner keeps it.
+/// The neighbor cache. `P` is the type of a packet.
 pub struct Neighbors<P, L = LinkAddress> {
     config: NeighborConfig,
     rng: SeededRng,
@@ -175,7 +176,7 @@ pub struct Neighbors<P, L = LinkAddress> {
     unsolicited: RateLimit,
     entries: BTreeMap<IpAddr, Entry<P, L>>,
     due: BTreeSet<(Time, IpAddr)>,
-    /// The order of eviction: the least useful first, then the one unused for longest.
+    /// The order of eviction: the least useful first; among equals, the least recently used first.
     order: BTreeSet<(Usefulness, Time, IpAddr)>,
     /// The neighbor of each pending packet, oldest first.
     pending: BTreeMap<u64, IpAddr>,
@@ -208,7 +209,8 @@ impl<P, L: InterfaceAddress> Neighbors<P, L> {
         }
     }
 
-    /// Sends `packet` to the neighbor `ip`, or keeps it until the resolution is done.
+    /// Returns `packet` with the link address of the neighbor `ip`, or queues it until the
+    /// resolution is done.
     pub fn resolve(&mut self, now: Time, ip: IpAddr, packet: P) -> Resolution<P, L> {
         if !self.entries.contains_key(&ip) && !self.insert_incomplete(now, ip) {
             return Resolution::Unreachable(packet);
@@ -230,7 +232,7 @@ impl<P, L: InterfaceAddress> Neighbors<P, L> {
         }
     }
 
-    /// Workers sent packets to the neighbor.
+    /// Handles a report that packets were sent to the neighbor.
     pub fn handle_use(&mut self, now: Time, ip: IpAddr) {
         if let Some(entry) = self.take(ip) {
             self.put(ip, Entry { used: now, ..entry });
@@ -256,7 +258,8 @@ impl<P, L: InterfaceAddress> Neighbors<P, L> {
             (Some(_), ClaimKind::Request, Some(address)) => {
                 self.step(now, claim.ip, Input::Request { address }, "asked us");
             }
-            // The request is answered, and the neighbor resolved when there is a packet for it.
+            // The request is still answered. The neighbor is resolved when there is a packet for
+            // it.
             (None, ClaimKind::Request, Some(_)) if !self.unsolicited.take(now) => {
                 self.drops.count(NeighborDrop::UnsolicitedPutOff);
             }
@@ -267,12 +270,12 @@ impl<P, L: InterfaceAddress> Neighbors<P, L> {
         }
     }
 
-    /// An upper protocol received proof that the neighbor receives our packets.
+    /// Handles proof from an upper protocol that the neighbor receives our packets.
     pub fn handle_confirmation(&mut self, now: Time, ip: IpAddr) {
         self.step(now, ip, Input::Confirmation, "confirmed from above");
     }
 
-    /// An upper protocol suspects that a neighbor is unreachable: no path, a broken connection.
+    /// Handles a hint that the neighbor may be unreachable: no path, a broken connection.
     pub fn handle_stale_hint(&mut self, now: Time, ip: IpAddr) {
         self.step(now, ip, Input::StaleHint, "doubted from above");
     }
@@ -282,7 +285,8 @@ impl<P, L: InterfaceAddress> Neighbors<P, L> {
         self.entries.get(&ip)?.state.address()
     }
 
-    /// `false` if its resolution failed. Other routers are preferred then (RFC 4861 6.3.6).
+    /// `false` if the last resolution of `ip` failed. Other routers are then preferred (RFC 4861
+    /// 6.3.6).
     pub fn may_be_reachable(&self, ip: IpAddr) -> bool {
         let state = self.entries.get(&ip).map(|entry| entry.state);
         !matches!(state, Some(State::Failed { .. } | State::Incomplete { failures: 1.., .. }))

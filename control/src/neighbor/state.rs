@@ -13,17 +13,17 @@
 //!                     Failed --idle-------> (none)
 //! ```
 //!
-//! Why a Probe without an answer is repeated by multicast, where RFC 4861 deletes the entry: a peer
-//! with a new queue pair number does not receive packets to the old one (RFC 4391 9.4), and traffic
-//! is waiting. Why Failed, which RFC 4861 does not have: packets to an unused address must not cost
-//! a broadcast each, so the next request waits longer each time.
+//! Why an unanswered Probe leads to Incomplete, where RFC 4861 deletes the entry: a peer with a new
+//! QPN does not receive packets to the old one (RFC 4391 9.4), and there is traffic for it, so the
+//! request is repeated by multicast. Why Failed, which RFC 4861 does not have: packets to an unused
+//! address must not cause a broadcast each. After each failure, the next request waits longer.
 //!
-//! If another port claims the address, the known port is probed a few times before the claim is
+//! If another port claims the IP address, the known port is probed a few times before the claim is
 //! accepted (Probe with a rival). Why not at once, as in RFC 826 and RFC 4861 7.2.5: a forged
-//! announcement would redirect a neighbor's packets, and end its connections. An address that
-//! moves, as with bonding or a virtual IP, is not answered at its old port, and so moves within
-//! half a second. Another queue pair of the same port is accepted at once: the neighbor has
-//! restarted (RFC 4391 9.4).
+//! announcement would redirect the packets for a neighbor, and end its connections. If an address
+//! has moved, as with bonding or a virtual IP, its old port does not answer, and the claim is
+//! accepted within half a second. A claim of another queue pair of the same port is accepted at
+//! once: the neighbor has restarted (RFC 4391 9.4).
 //!
 //! Permanent entries are configured and ignore claims.
 
@@ -39,7 +39,8 @@ use std::time::Duration;
 pub enum State<L = LinkAddress> {
     Incomplete {
         asked: u8,
-        /// Expired request timers, also those without a request because of the broadcast limit.
+        /// Periods of the request timer, including those without a request because of the broadcast
+        /// limit.
         rounds: u8,
         /// The time of the next request, or of the failure.
         until: Time,
@@ -51,14 +52,14 @@ pub enum State<L = LinkAddress> {
     },
     Stale {
         address: L,
-        /// When an unused entry is removed; `None` is never.
+        /// When the entry is removed if it stays unused; `None`: never.
         until: Option<Time>,
-        /// Its address was confirmed by an answer, not only claimed.
+        /// An answer confirmed the address; otherwise it was only claimed.
         is_confirmed: bool,
     },
     Delay {
         address: L,
-        /// When it is probed.
+        /// When the neighbor is probed.
         until: Time,
     },
     Probe {
@@ -66,13 +67,15 @@ pub enum State<L = LinkAddress> {
         asked: u8,
         /// The time of the next request, or of the failure.
         until: Time,
+        /// Another port's link address, which claims the IP address.
         rival: Option<L>,
     },
-    /// The resolution failed. The next one waits until this time.
+    /// The resolution failed.
     Failed {
         failures: u32,
-        /// The next use starts a resolution from then on.
+        /// From this time on, a use starts the next resolution.
         until: Time,
+        /// When the entry is removed.
         forget: Time,
     },
     Permanent {
@@ -93,7 +96,7 @@ pub(super) enum Input<L> {
         address: L,
     },
     Confirmation,
-    /// An upper protocol suspects that it is unreachable.
+    /// An upper protocol suspects that the neighbor is unreachable.
     StaleHint,
 }
 
@@ -101,7 +104,7 @@ pub(super) enum Input<L> {
 pub(super) enum Ask<L> {
     Everyone,
     At(L),
-    /// Everyone, but the broadcast limit does not allow it now.
+    /// A broadcast that the broadcast limit delays.
     Later,
 }
 
@@ -225,8 +228,8 @@ impl<L: InterfaceAddress> State<L> {
         let config = rules.config;
         match self {
             Self::Incomplete { asked, rounds, failures, .. } => {
-                // Requests put off by the broadcast limit do not count as unanswered, but their
-                // number is limited too.
+                // Requests that the broadcast limit delays do not count as unanswered, but the
+                // number of timer periods is limited too.
                 let is_over = asked >= config.broadcasts_max
                     || rounds >= config.broadcasts_max.saturating_mul(ROUNDS_PER_BROADCAST);
                 match is_over {
@@ -240,14 +243,16 @@ impl<L: InterfaceAddress> State<L> {
                 rules.probe(now, address, asked, rival)
             }
             Self::Probe { rival: Some(rival), .. } => rules.stale(now, rival, false).into(),
-            // It is unreachable (RFC 4861 7.3.3), so another router is better from now on.
+            // The neighbor is unreachable (RFC 4861 7.3.3). With one failure counted, other routers
+            // are preferred.
             Self::Probe { rival: None, .. } => rules.incomplete(now, 0, 0, 1),
             Self::Stale { .. } | Self::Failed { .. } => Step { next: None, ask: None },
             Self::Permanent { .. } => self.into(),
         }
     }
 
-    /// The first address of a neighbor (RFC 4861 7.2.5); an answer without one is ignored.
+    /// The state after the first address of a neighbor (RFC 4861 7.2.5); an answer without an
+    /// address is ignored.
     fn found(
         now: Time,
         address: Option<L>,
@@ -261,11 +266,12 @@ impl<L: InterfaceAddress> State<L> {
         })
     }
 
-    /// A claim of another interface: the known one is probed, unless both are of one port.
+    /// Handles a claim by another interface: probes the known one, unless both are of one port.
     fn claimed_by(self, now: Time, known: L, rival: L, rules: &mut Rules<'_>) -> Step<L> {
         match self {
             _ if rival.is_same_port(&known) => rules.stale(now, rival, false).into(),
-            // A probe is outstanding; the last rival gets the address.
+            // The known address is being probed; if it does not answer, the latest rival is
+            // accepted.
             Self::Probe { address, asked, until, rival: Some(_) } => {
                 Self::Probe { address, asked, until, rival: Some(rival) }.into()
             }
@@ -274,8 +280,8 @@ impl<L: InterfaceAddress> State<L> {
         }
     }
 
-    /// An answer with an address already known (RFC 4861 7.2.5). An address with other flags is not
-    /// another address.
+    /// Handles an answer for a neighbor with a known address (RFC 4861 7.2.5). Addresses that
+    /// differ only in flags count as the same.
     fn answered(
         self,
         now: Time,
@@ -302,7 +308,8 @@ impl<L: InterfaceAddress> State<L> {
     }
 }
 
-/// Timer expiries per multicast request: the broadcast limit may put requests off.
+/// The limit of timer periods per multicast request, because the broadcast limit may delay
+/// requests.
 const ROUNDS_PER_BROADCAST: u8 = 4;
 
 pub(super) struct Rules<'a> {
@@ -355,7 +362,8 @@ impl Rules<'_> {
         let backoff = Backoff { min: self.config.pause_min, max: self.config.pause_max };
         let pause = backoff.pause(failures);
         let until = now + pause;
-        // Kept for twice the pause, so that continued sending does not restart the backoff.
+        // Kept as long again as the pause, and at least a second, so that continued sending does
+        // not restart the backoff.
         State::Failed { failures, until, forget: until + pause.max(Duration::from_secs(1)) }
     }
 }

@@ -1,7 +1,7 @@
-//! The table behind the cache: entries with the orders kept over them, and the packets that wait.
+//! The table of the neighbor cache: the entries, their indices, and the pending packets.
 //!
-//! An entry is taken out, changed, and put back; the indices follow because only
-//! [`Neighbors::put`] and [`Neighbors::take`] touch them.
+//! To change an entry, a method removes it by [`Neighbors::take`] and inserts it again by
+//! [`Neighbors::put`]. These two alone update the indices, so the indices always match the entries.
 
 use super::state::{Ask, Input, Rules, Step};
 use super::{NeighborDrop, NeighborEvent, Neighbors, Solicitation, State};
@@ -16,15 +16,15 @@ pub(super) struct Entry<P, L> {
     pub(super) since: Time,
     pub(super) why: &'static str,
     pub(super) used: Time,
-    /// With the serial numbers of `Neighbors::pending`.
+    /// Packets with their serial numbers in `Neighbors::pending`.
     pub(super) pending: VecDeque<(u64, P)>,
 }
 
-/// How useful an entry is, least first.
+/// The usefulness of an entry, which orders eviction; the least useful first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Usefulness {
     Failed,
-    /// Its link address was claimed, and never confirmed.
+    /// The link address was claimed, and never confirmed by an answer.
     Unconfirmed,
     Stale,
     Incomplete,
@@ -88,8 +88,9 @@ impl<P, L: InterfaceAddress> Neighbors<P, L> {
         true
     }
 
-    /// Creates an entry for a request of an unknown node. It evicts only an entry of the same kind,
-    /// as a node can send requests from any number of addresses, and eviction ends connections.
+    /// Creates an entry for a request of an unknown node. It evicts only an entry that failed or
+    /// was never confirmed: a node can send requests from any number of addresses, and eviction
+    /// ends connections.
     pub(super) fn insert_stale(&mut self, now: Time, ip: IpAddr, address: L) {
         if self.make_space(Usefulness::Unconfirmed) {
             let state = self.rules().stale(now, address, false);
@@ -98,7 +99,8 @@ impl<P, L: InterfaceAddress> Neighbors<P, L> {
         }
     }
 
-    /// Ensures space for one more entry, at the cost of one that is at most as useful as `at_most`.
+    /// Ensures space for one more entry, by eviction of an entry that is at most as useful as
+    /// `at_most`. Returns `false` if the table stays full.
     pub(super) fn make_space(&mut self, at_most: Usefulness) -> bool {
         if self.entries.len() < self.config.entries_max {
             return true;

@@ -1,4 +1,5 @@
-//! Every state with every input, the limits of the table, and an oracle for it.
+//! Tests of every state with every input, of the limits of the table, and of the table against an
+//! oracle.
 
 use super::state::{Ask, Input, Rules};
 use super::*;
@@ -23,7 +24,7 @@ fn link(qpn: u32) -> LinkAddress {
     LinkAddress { rc: true, uc: false, qpn: Qpn(qpn), gid }
 }
 
-/// At another port.
+/// The address of queue pair `qpn` at another port.
 fn elsewhere(qpn: u32) -> LinkAddress {
     let gid = Gid::new(Gid::DEFAULT_PREFIX, Guid(0x0002_c903_0000_2001));
     LinkAddress { gid, ..link(qpn) }
@@ -48,7 +49,7 @@ fn asked(cache: &mut Neighbors<u32>) -> Vec<Solicitation> {
     std::iter::from_fn(|| cache.poll_transmit()).collect()
 }
 
-/// Lets time pass until nothing is due, or until `end`.
+/// Handles timeouts until nothing is due before `end`; returns the time of the last one.
 fn run(cache: &mut Neighbors<u32>, end: Time) -> Time {
     let mut now = Time::START;
     while let Some(due) = cache.poll_timeout().filter(|due| *due <= end) {
@@ -58,7 +59,7 @@ fn run(cache: &mut Neighbors<u32>, end: Time) -> Time {
     now
 }
 
-/// A state and what was asked, in short: the address by its queue pair, times in seconds.
+/// A state and its request in short: the address by its QPN, times in seconds.
 fn short(step: state::Step<LinkAddress>) -> String {
     let seconds = |time: Time| time.since_start().as_secs();
     let state = match step.next {
@@ -89,7 +90,7 @@ fn short(step: state::Step<LinkAddress>) -> String {
     }
 }
 
-/// The table of states and inputs: read it beside RFC 4861, appendix C.
+/// The table of states and inputs, for comparison with RFC 4861, appendix C.
 #[test]
 fn every_state_with_every_input() {
     let address = link(1);
@@ -197,7 +198,7 @@ fn a_peer_that_changed_its_queue_pair_is_found_again() {
     cache.handle_claim(at(0), claim(2, 5, ANSWERED));
     events(&mut cache);
     asked(&mut cache);
-    // Its queue pair is 6 now; packets to 5 are lost.
+    // The neighbor's QPN is 6 now; packets to 5 are lost.
     let (mut now, mut questions, mut changes) = (at(0), Vec::new(), Vec::new());
     while now < at(120) && changes.len() < 2 {
         let _ = cache.resolve(now, ip(2), 2);
@@ -273,7 +274,7 @@ fn flags_mean_nothing_while_connected_mode_is_off() {
         cache.handle_claim(at(0), claim(2, 5, ANSWERED));
         assert_eq!(cache.address(ip(2)).map(|address| address.rc), Some(connected_mode));
         events(&mut cache);
-        // Other flags of the same interface are a change only where they mean anything.
+        // Other flags of the same interface are a change only in connected mode.
         let other = Claim { address: Some(link(5).without_flags()), ..claim(2, 5, ANNOUNCED) };
         cache.handle_claim(at(1), other);
         assert_eq!(events(&mut cache).len(), usize::from(connected_mode));
@@ -294,7 +295,7 @@ fn unsolicited_claims_make_no_entry_and_evict_none_in_use() {
     cache.handle_claim(at(1), claim(9, 5, ClaimKind::Request));
     assert_eq!(cache.drops().of(NeighborDrop::TableFull), 1);
     assert_eq!(cache.address(ip(9)), None);
-    // A used neighbor may evict the one unused for longest.
+    // A resolution may evict the least recently used neighbor.
     cache.handle_use(at(2), ip(1));
     assert_eq!(cache.resolve(at(3), ip(9), 0), Resolution::Waits);
     assert_eq!((cache.address(ip(1)).is_some(), cache.address(ip(2))), (true, None));
@@ -457,7 +458,7 @@ fn anything() -> impl Strategy<Value = Do> {
     ]
 }
 
-/// An oracle of what users see: which packets are where, and where everyone is by the events.
+/// An oracle of the cache: the queued packets and the known addresses, by the events.
 #[derive(Default)]
 struct Oracle {
     waiting: BTreeMap<IpAddr, Vec<u32>>,
@@ -492,7 +493,7 @@ impl Oracle {
     }
 }
 
-/// The indices say of every entry what it says itself.
+/// Checks that the indices match the entries.
 fn check_indices(cache: &Neighbors<u32>) {
     let due = cache.entries.iter().filter_map(|(&ip, entry)| Some((entry.state.due()?, ip)));
     assert_eq!(due.collect::<BTreeSet<_>>(), cache.due);

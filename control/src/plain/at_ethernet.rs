@@ -1,4 +1,4 @@
-//! The neighbors of a plain interface at an Ethernet link.
+//! The neighbors of a plain interface on an Ethernet link.
 
 use super::{FrameTo, PlainFrame, PlainInterface};
 use crate::address::Addresses;
@@ -17,13 +17,13 @@ impl PlainInterface {
         }
     }
 
-    /// A worker has a packet for an unresolved next hop.
+    /// Handles a packet that a worker has for an unresolved next hop.
     pub fn handle_unresolved(&mut self, now: Time, next_hop: IpAddr, packet: Vec<u8>) {
         assert_no_worker_thread();
         self.send_to(now, next_hop, packet);
     }
 
-    /// Workers sent packets to a next hop.
+    /// Handles a report that workers sent packets to a next hop.
     pub fn handle_use(&mut self, now: Time, next_hop: IpAddr) {
         assert_no_worker_thread();
         self.with_link(now, |link, ours| link.handle_use(now, next_hop, ours));
@@ -38,7 +38,7 @@ impl PlainInterface {
         self.ethernet.as_ref().and_then(EthernetNeighbors::poll_timeout)
     }
 
-    /// Sets a static neighbor. `false` if the table is full, or without an Ethernet link.
+    /// Sets a static neighbor. Returns `false` if the table is full or the link is not Ethernet.
     pub fn set_neighbor(&mut self, now: Time, ip: IpAddr, address: MacAddress) -> bool {
         assert_no_worker_thread();
         let set =
@@ -46,13 +46,14 @@ impl PlainInterface {
         self.with_link(now, set) == Some(true)
     }
 
-    /// Its address is resolved again when there is a packet for it.
+    /// Removes a static neighbor. The next packet to it starts address resolution.
     pub fn remove_neighbor(&mut self, now: Time, ip: IpAddr) {
         assert_no_worker_thread();
         self.with_link(now, |link, ours| link.remove_neighbor(now, ip, ours));
     }
 
-    /// The next change for workers: a next hop and its address; `None` if it has none any more.
+    /// The next change for workers: a next hop with its link address, or `None` if the address is
+    /// no longer known.
     pub fn poll_neighbor(&mut self) -> Option<(IpAddr, Option<MacAddress>)> {
         self.ethernet.as_mut()?.poll_change()
     }
@@ -68,7 +69,7 @@ impl PlainInterface {
         Some(result)
     }
 
-    /// Takes the events and frames of the link.
+    /// Handles the events and frames of the neighbor table.
     pub(super) fn poll_link(&mut self, now: Time) {
         while let Some(event) = self.ethernet.as_mut().and_then(EthernetNeighbors::poll_event) {
             match event {

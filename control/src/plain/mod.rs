@@ -1,16 +1,16 @@
-//! A plain interface: packets of IP at a link that is not InfiniBand.
+//! A plain interface: IP on a link other than InfiniBand.
 //!
 //! ```text
 //!   packets to us, punted --> echo replies --+
-//!   transit that cannot go --> ICMP errors --+--> route --> fit the MTU --> frames, by this link
+//!   transit not forwarded  --> ICMP errors --+--> route --> fit the MTU --> frames, by this link
 //!   packets of this node --------------------+      |
 //!                                                   +--> other interfaces, sockets of the node
 //! ```
 //!
-//! Transit that is longer than the MTU has its route already, and begins at "fit". Ethernet has
-//! ARP, neighbor discovery, duplicate address detection and group membership; TUN has none: its
-//! other end is the kernel, and all packets go to that. Addresses, ICMP and fragmentation are those
-//! of all links.
+//! A packet in transit that is longer than the MTU already has its route, and begins at "fit the
+//! MTU". Ethernet has ARP, neighbor discovery, duplicate address detection and group membership.
+//! TUN has none of these: its other end is the kernel, and all packets go to the kernel. Addresses,
+//! ICMP and fragmentation are the same for all links.
 //!
 //! The caller calls a `handle_*`, then drains all `poll_*`.
 
@@ -57,18 +57,18 @@ reasons! {
 
 #[derive(Clone, Debug)]
 pub struct PlainConfig {
-    /// With their prefix lengths.
+    /// Our addresses, with their prefix lengths.
     pub addresses: Vec<(IpAddr, u8)>,
     /// In bytes.
     pub mtu: u32,
     pub icmp: IcmpConfig,
-    /// `None` at a link with one neighbor, which gets all packets.
+    /// `None` on a link with one neighbor, which gets all packets.
     pub ethernet: Option<EthernetConfig>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlainFrame {
-    /// The packet, from its IP header on; on Ethernet also one of ARP.
+    /// An IP packet, or on Ethernet also an ARP packet, without the header of the link.
     pub packet: Vec<u8>,
     pub to: FrameTo,
 }
@@ -84,7 +84,7 @@ pub enum FrameTo {
 /// The state of a plain interface that workers need.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PlainState {
-    /// Addresses that packets are accepted to: those of all interfaces of the node.
+    /// The addresses at which packets are accepted: those of all interfaces of the node.
     pub own: BTreeSet<IpAddr>,
     /// In bytes.
     pub mtu: u32,
@@ -92,9 +92,9 @@ pub struct PlainState {
 
 pub struct PlainInterface {
     addresses: Addresses,
-    /// Why it is down; `None` if it is up.
+    /// Why the interface is down; `None` if it is up.
     down: Option<String>,
-    /// When it went up or down.
+    /// When the interface went up or down.
     since: Time,
     mtu: u32,
     icmp: Icmp,
@@ -104,7 +104,7 @@ pub struct PlainInterface {
     ethernet: Option<EthernetNeighbors>,
     frames: BoundedQueue<PlainFrame>,
     deliveries: BoundedQueue<Delivery>,
-    /// Workers have an older state.
+    /// The state has changed since workers last got it.
     has_changed: bool,
     drops: Drops<PlainDrop>,
 }
@@ -155,7 +155,7 @@ impl PlainInterface {
         self.mtu = mtu;
     }
 
-    /// Adds an address. `false` if there are too many.
+    /// Adds an address. Returns `false` if there are too many.
     pub fn add_address(&mut self, now: Time, ip: IpAddr, prefix_len: u8) -> bool {
         let (origin, lifetimes) = (Origin::Configured, Lifetimes::default());
         let is_added = self.addresses.add(now, ip, prefix_len, origin, lifetimes);
@@ -168,7 +168,8 @@ impl PlainInterface {
         self.handle_address_events(now);
     }
 
-    /// On Ethernet, a new address is probed for first (duplicate address detection).
+    /// Handles changes of addresses. On Ethernet, a new address is probed before it is used
+    /// (duplicate address detection).
     fn handle_address_events(&mut self, now: Time) {
         assert_no_worker_thread();
         while let Some(event) = self.addresses.poll_event() {
@@ -188,7 +189,7 @@ impl PlainInterface {
         }
     }
 
-    /// Sets the addresses of all interfaces of the node. Returns whether they are new.
+    /// Sets the addresses of all interfaces of the node. Returns whether they have changed.
     pub fn set_node_addresses(&mut self, all: &Arc<BTreeSet<IpAddr>>) -> bool {
         let is_new = !Arc::ptr_eq(self.addresses.of_node(), all);
         if is_new {
@@ -237,13 +238,13 @@ impl PlainInterface {
         }
     }
 
-    /// A packet in transit cannot be forwarded: its sender gets an ICMP error.
+    /// Handles a packet in transit that cannot be forwarded: sends an ICMP error to its sender.
     pub fn handle_rejected(&mut self, now: Time, packet: &[u8], error: IcmpError) {
         assert_no_worker_thread();
         self.send_icmp_error(now, packet, error);
     }
 
-    /// A packet has a port without a listener: TCP is reset, others get an ICMP error.
+    /// Handles a packet to a port without a listener: answers with a TCP reset or an ICMP error.
     pub fn handle_no_listener(&mut self, now: Time, packet: &[u8]) {
         assert_no_worker_thread();
         match Answer::to(packet, &self.addresses) {
@@ -253,15 +254,15 @@ impl PlainInterface {
         }
     }
 
-    /// A packet in transit is longer than the MTU: it is fragmented, or its sender gets an ICMP
-    /// error.
+    /// Handles a packet in transit that is longer than the MTU: fragments it, or sends an ICMP
+    /// error to its sender.
     pub fn handle_too_big(&mut self, now: Time, packet: Vec<u8>, hop: TransitHop) {
         assert_no_worker_thread();
         self.send_by_link(now, hop.next_hop, packet, Some(hop.from));
     }
 
-    /// Takes what another interface passes on: a packet that leaves here, or one that it could not
-    /// send and whose sender this one reaches.
+    /// Handles a packet that another interface passes on: either to send here, or to send an ICMP
+    /// error about it to its sender.
     pub fn handle_elsewhere(&mut self, now: Time, packet: Vec<u8>, what: ElsewhereKind) {
         assert_no_worker_thread();
         match what {
@@ -298,7 +299,8 @@ impl PlainInterface {
         Some(PlainState { own: own.chain(others).collect(), mtu: self.mtu })
     }
 
-    /// Routes a packet by a flow hash: that of an ICMP error is of the packet that it is about.
+    /// Routes a packet by a flow hash. For an ICMP error, this is the hash of the packet that the
+    /// error is about.
     fn route_by(&mut self, now: Time, packet: Vec<u8>, flow: u32) {
         let Some((ether_type, destination)) = destination(&packet) else {
             return self.drops.count(PlainDrop::Malformed);
@@ -351,7 +353,8 @@ impl PlainInterface {
         self.poll_link(now);
     }
 
-    /// The packet, its fragments, or nothing if its sender gets an ICMP error.
+    /// Fits a packet to the MTU. Returns the packet itself or its fragments, or nothing after an
+    /// ICMP error to its sender.
     fn fit(&mut self, now: Time, packet: Vec<u8>, from: Option<u16>) -> Vec<Vec<u8>> {
         if packet.len() <= self.mtu as usize {
             return vec![packet];
@@ -370,8 +373,8 @@ impl PlainInterface {
 
     /// Sends an ICMP error about `packet` by the interface that leads to its sender.
     ///
-    /// Why by the flow of `packet`: each interface of the node that has it in hand chooses the same
-    /// way out, so the source address of the error is of the interface that it leaves by.
+    /// Why by the flow of `packet`: all interfaces of the node then select the same next hop, and
+    /// the error has an address of the interface by which it leaves.
     fn send_icmp_error(&mut self, now: Time, packet: &[u8], error: IcmpError) {
         let Some(sender) = source(packet) else { return };
         let flow = self.beyond.flow_of(packet);
@@ -391,7 +394,7 @@ impl PlainInterface {
         self.down.is_none()
     }
 
-    /// `None` if it is up.
+    /// Why the interface is down; `None` if it is up.
     pub fn why_down(&self) -> Option<&str> {
         self.down.as_deref()
     }
@@ -409,7 +412,7 @@ impl PlainInterface {
         &self.addresses
     }
 
-    /// Addresses that other interfaces of the node accept packets to, too.
+    /// Our addresses at which the other interfaces of the node also accept packets.
     pub fn addresses_for_node(&self) -> impl Iterator<Item = IpAddr> {
         let all = self.addresses.iter().filter(|one| one.state.may_be_source());
         all.filter(|one| one.origin != Origin::LinkLocal).map(|one| one.ip)
@@ -438,7 +441,7 @@ impl PlainInterface {
             || self.subnets().any(|subnet| is_in(destination, subnet))
     }
 
-    /// All drop counters, by the part that counts and the reason.
+    /// All drop counters: protocol, reason and count.
     pub fn drop_rows(&self) -> impl Iterator<Item = (&'static str, &'static str, u64)> {
         let lost = [
             ("interface", "frames_full", self.frames.lost()),

@@ -1,4 +1,4 @@
-//! An interface between two others, in a table of routes by the first byte of an address.
+//! Tests of an interface between two others, with routes by the first byte of an address.
 
 use super::*;
 use crate::icmp::ErrorBudget;
@@ -112,7 +112,7 @@ fn echo_requests_to_the_node_are_answered_where_its_routes_lead() {
     let reply = Ipv4Packet::parse(&frame.packet).unwrap();
     assert_eq!(reply.header().destination.octets(), [20, 0, 0, 1]);
     assert!(matches!(Icmpv4Message::parse(reply.payload()), Ok(Icmpv4Message::EchoReply(_))));
-    // For an address of another interface, from beyond that one.
+    // To an address of another interface, from a host that is reached by that interface.
     interface.set_node_addresses(&Arc::new(["30.0.0.1".parse().unwrap()].into()));
     interface.handle_packet(NOW, &v4("30.0.0.5", "30.0.0.1", &echo(b"data")));
     assert_eq!(interface.poll_frame(), None);
@@ -174,7 +174,7 @@ fn packets_longer_than_the_mtu_leave_in_fragments_or_not_at_all() {
     assert_eq!(interface.poll_frame().map(|frame| frame.packet.len()), Some(4020));
 }
 
-/// Another domain, in which the source of a packet is somewhere else.
+/// In the other routing domain, the source address of the packet may be another host's.
 #[test]
 fn an_error_goes_back_by_the_interface_where_its_packet_came_from_another_domain() {
     let mut interface = interface();
@@ -184,7 +184,7 @@ fn an_error_goes_back_by_the_interface_where_its_packet_came_from_another_domain
     let what = ElsewhereKind::Failed(IcmpError::TooBig(1500));
     assert_eq!(interface.poll_elsewhere(), Some(Elsewhere { interface: 9, packet: six, what }));
     assert_eq!(interface.poll_frame(), None);
-    // Fragments go to the next hop that the routes of that domain gave.
+    // Fragments go to the next hop of that domain's routes.
     let hop = TransitHop { from: 9, next_hop: "10.0.0.77".parse().unwrap() };
     interface.handle_too_big(NOW, v4("30.0.0.1", "99.0.0.1", &[7; 3000]), hop);
     let frames: Vec<_> = std::iter::from_fn(|| interface.poll_frame()).collect();
@@ -232,7 +232,7 @@ fn packets_of_this_node_follow_its_routes() {
     assert_eq!(send("20.0.0.5"), (Some("10.0.0.9".into()), None));
     let gateway = ElsewhereKind::Leaves("10.9.0.9".parse().unwrap());
     assert_eq!(send("30.0.0.5"), (None, Some(gateway)));
-    // On the link, whatever the routes say.
+    // A destination on the link is its own next hop when the node has no route to it.
     assert_eq!(send("192.0.2.9"), (Some("192.0.2.9".into()), None));
     assert_eq!(send("40.0.0.5"), (None, None));
     assert_eq!(send("224.0.0.9"), (None, None));
@@ -271,7 +271,7 @@ fn each_flow_of_this_node_has_a_next_hop_of_several() {
     interface.send_packet(NOW, packet(2));
     let expected = (4, ElsewhereKind::Leaves(gateway("10.9.0.9")));
     assert_eq!(elsewhere(&mut interface), Some(expected));
-    // An error is sent by the next hop of the flow of its packet.
+    // The flow of the packet selects the next hop of the error.
     for (flow, expected) in [(0, "10.0.0.9"), (1, "10.0.0.8")] {
         let packet = v4("60.0.0.5", "10.0.0.7", &echo(&[flow]));
         interface.handle_rejected(NOW, &packet, IcmpError::NoRoute);

@@ -1,8 +1,8 @@
-//! The kernel's interface of `/dev/infiniband/rdma_cm` (Linux `rdma/rdma_user_cm.h`, version 4):
-//! commands of a program, and what it gets back.
+//! The kernel interface of `/dev/infiniband/rdma_cm` (Linux `rdma/rdma_user_cm.h`, version 4):
+//! commands of a program, their answers, and events.
 //!
-//! Numbers are in the machine's order, but for ports and what the tables call `be`. A command
-//! shorter than its structure counts as filled up with zeros, and parsing is total.
+//! Numbers are in native byte order, except ports and the fields that the header declares as
+//! `__be`. A command that is shorter than its structure is padded with zeros. Parsing is total.
 
 use super::RdmaCmError;
 use pollux_verbs::{Access, AddressVector, QpAttributes, QpState};
@@ -16,7 +16,7 @@ use std::time::Duration;
 /// The longest command: RESOLVE_ADDR, or an option with its value.
 pub const COMMAND_BYTES_MAX: usize = HEADER_BYTES + 600;
 const HEADER_BYTES: usize = 8;
-/// Private data of a command or an event.
+/// The most private data of a command or an event.
 const PRIVATE_DATA_BYTES: usize = 256;
 const SOCKADDR_IN6_BYTES: usize = 28;
 
@@ -24,7 +24,7 @@ const AF_UNSPEC: u16 = 0;
 const AF_INET: u16 = 2;
 const AF_INET6: u16 = 10;
 
-/// A command, with the number of the ID that it is about.
+/// A command, with the ID that it applies to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Command {
     CreateId { uid: u64, space: PortSpace, qp_type: u8 },
@@ -49,12 +49,12 @@ pub(super) enum Command {
 pub(super) enum IdOption {
     TrafficClass(u8),
     ReuseAddress(bool),
-    /// Without IPv4 where it is bound to all addresses of IPv6.
+    /// Excludes IPv4 addresses if the ID is bound to all IPv6 addresses.
     Ipv6Only(bool),
     AckTimeout(u8),
 }
 
-/// What both ends tell each other of their queue pairs.
+/// The queue pair parameters that both ends exchange.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct ConnectionParameters {
     pub(super) qpn: Qpn,
@@ -68,7 +68,7 @@ pub(super) struct ConnectionParameters {
     pub(super) rnr_retry_count: u8,
 }
 
-/// The bytes of a structure; those behind its end are zero.
+/// The bytes of a structure; bytes beyond its end read as zero.
 struct Fields<'a>(&'a [u8]);
 
 impl Fields<'_> {
@@ -96,7 +96,7 @@ impl Fields<'_> {
         Duration::from_millis(self.u32(at).into())
     }
 
-    /// `sockaddr_in` or `sockaddr_in6`; `None` for one of no family.
+    /// A `sockaddr_in` or `sockaddr_in6`; `None` with the family `AF_UNSPEC`.
     fn address(&self, at: usize) -> Result<Option<SocketAddr>, RdmaCmError> {
         let port = u16::from_be_bytes(self.array(at + 2));
         match self.u16(at) {
@@ -114,7 +114,7 @@ impl Fields<'_> {
         self.address(at)?.ok_or(RdmaCmError::Invalid)
     }
 
-    /// So many bytes, as a length field says.
+    /// The first `length` bytes of a private data field.
     fn bytes(&self, at: usize, length: u8) -> Vec<u8> {
         self.array::<PRIVATE_DATA_BYTES>(at)[..usize::from(length)].to_vec()
     }
@@ -135,7 +135,7 @@ impl Fields<'_> {
 }
 
 impl Command {
-    /// Parses a command, and the length that its answer may have.
+    /// Parses a command. Returns it with the maximum length of its answer.
     pub(super) fn parse(bytes: &[u8]) -> Result<(Self, usize), RdmaCmError> {
         let header = Fields(bytes);
         let length = usize::from(header.u16(4));
@@ -221,7 +221,7 @@ impl IdOption {
     }
 }
 
-/// A structure that is filled in from zeros.
+/// A structure that is built from zeros.
 struct Structure<const N: usize>([u8; N]);
 
 impl<const N: usize> Structure<N> {
@@ -279,7 +279,7 @@ impl<const N: usize> Structure<N> {
     }
 }
 
-/// The number of a new ID, or how many events of an ID the program has got.
+/// The answer with one number: a new ID, or the number of events of an ID that were taken.
 pub(super) fn number(value: u32) -> Vec<u8> {
     value.to_ne_bytes().to_vec()
 }
@@ -287,11 +287,11 @@ pub(super) fn number(value: u32) -> Vec<u8> {
 /// The route of an ID, as far as it is known (`rdma_ucm_query_route_resp`).
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct RouteAnswer {
-    /// The node, once the ID has an adapter.
+    /// The GUID of the node, once the ID has an adapter.
     pub(super) node_guid: Option<Guid>,
     pub(super) port: u8,
     pub(super) path: PathRecord,
-    /// Whether the path is more than the GIDs of both ends.
+    /// Whether the path is resolved. Otherwise it has only the GIDs of both ends and the P_Key.
     pub(super) is_resolved: bool,
     pub(super) source: Option<SocketAddr>,
     pub(super) destination: Option<SocketAddr>,
@@ -315,7 +315,7 @@ impl RouteAnswer {
     }
 }
 
-/// Attributes for a change of a queue pair (`ib_uverbs_qp_attr`).
+/// The attributes for a change of a queue pair (`ib_uverbs_qp_attr`).
 pub(super) fn emit_attributes(change: &QpAttributes) -> Vec<u8> {
     let mut answer = Structure::<144>::ZEROED;
     let mut mask = 0;
@@ -375,7 +375,7 @@ pub(super) enum EventKind {
     TimeWaitExit = 15,
 }
 
-/// What an event has beside its kind.
+/// The data of an event besides its kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum EventData {
     Connection(ConnectionParameters),

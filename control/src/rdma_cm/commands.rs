@@ -1,4 +1,4 @@
-//! What a program asks for.
+//! The commands of a program.
 
 use super::abi::{
     Command, ConnectionParameters, EventData, EventKind, IdOption, emit_attributes, number,
@@ -19,9 +19,10 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
-/// How long an adapter takes to acknowledge, as Linux says of those that do not tell: 0.13 s.
+/// The time in which an adapter sends an ACK: 0.13 s, the value of Linux for adapters that report
+/// none.
 const CA_ACK_DELAY: TimeCode = TimeCode(15);
-/// The event of a queue pair by which the first data replace an RTU (`IBV_EVENT_COMM_EST`).
+/// The queue pair event by which the first data count as the RTU (`IBV_EVENT_COMM_EST`).
 const COMMUNICATION_ESTABLISHED: u32 = 4;
 /// The longest wait for an address or a route.
 const RESOLUTION_TIME_MAX: Duration = Duration::from_secs(3600);
@@ -34,7 +35,7 @@ impl From<Vec<u8>> for CommandAnswer {
     }
 }
 
-/// Private data with zeros behind it, if it fits.
+/// Private data padded with zeros; an error if they are too long.
 pub(super) fn padded<const N: usize>(private_data: &[u8]) -> Result<[u8; N], RdmaCmError> {
     let mut all = [0; N];
     all.get_mut(..private_data.len()).ok_or(RdmaCmError::Invalid)?.copy_from_slice(private_data);
@@ -81,7 +82,8 @@ impl RdmaCm {
         }
     }
 
-    /// An ID of the program that has this file. As in the kernel, it may be one of another file.
+    /// An ID of the program that owns the file. As in the kernel, the ID may be of another file of
+    /// the program.
     fn id_at(&self, file: FileId, number: u32) -> Result<&CmId, RdmaCmError> {
         let id = self.ids.get(&number).ok_or(RdmaCmError::NoId)?;
         let program = |file| self.files.get(&file).map(|file| file.program);
@@ -103,7 +105,7 @@ impl RdmaCm {
         let qp_type = match (space, qp_type) {
             (PortSpace::TCP, _) => QpType::Rc,
             (PortSpace::UDP, _) => QpType::Ud,
-            // As `enum ib_qp_type` has them; 0 is what the library sends for its default.
+            // The numbers are those of `enum ib_qp_type`. The library sends 0 for its default.
             (PortSpace::IB, 0 | 2) => QpType::Rc,
             (PortSpace::IB, 3) => QpType::Uc,
             (PortSpace::IB, 4) => QpType::Ud,
@@ -119,7 +121,8 @@ impl RdmaCm {
         Ok(self.answer_with_revoked(taken, at))
     }
 
-    /// The answer of a command that takes events away: how many of an ID the program has got.
+    /// The answer of a command that removes events of an ID: the number of the ID's events that the
+    /// program has taken.
     fn answer_with_revoked(&mut self, taken: u32, at: FileId) -> CommandAnswer {
         let revoked = self.files.get_mut(&at).map_or(0, |file| file.take_revoked());
         CommandAnswer { bytes: number(taken), revoked, revoked_at: Some(at) }
@@ -173,7 +176,7 @@ impl RdmaCm {
     ) -> Result<(), RdmaCmError> {
         let id = self.id_mut(file, number)?;
         match option {
-            // The SA chooses the service level without it.
+            // Ignored: the SA chooses the service level without the traffic class.
             IdOption::TrafficClass(_) => {}
             IdOption::ReuseAddress(is_shared) => id.is_shared = is_shared,
             IdOption::Ipv6Only(_) if id.is_bound => return Err(RdmaCmError::Invalid),
@@ -206,7 +209,7 @@ impl RdmaCm {
         waiting.filter_map(|id| id.destination).map(|address| address.ip()).collect()
     }
 
-    /// What is known now of an address.
+    /// Handles the resolution of an address: reports it to the IDs that wait for it.
     pub fn handle_resolution(&mut self, to: IpAddr, resolved: &ResolvedAddress) {
         let is_for = |id: &CmId| id.destination.is_some_and(|address| address.ip() == to);
         let waiting: Vec<_> = self.resolving.iter().map(|(_, id)| *id).collect();
@@ -233,7 +236,7 @@ impl RdmaCm {
         }
     }
 
-    /// The time of an ID that waits is over.
+    /// Ends the wait of an ID for an address or a route, with an error event.
     pub(super) fn give_up_resolution(&mut self, number: u32) {
         let Some(id) = self.ids.get_mut(&number) else { return };
         let (until, state, kind) = match id.state {
@@ -353,7 +356,7 @@ impl RdmaCm {
         Ok(())
     }
 
-    /// Accepts a request; or, without parameters, confirms the reply to our own.
+    /// Accepts the request of a peer, or confirms the reply to our own request.
     fn accept(
         &mut self,
         now: Time,
@@ -422,7 +425,8 @@ impl RdmaCm {
         }
     }
 
-    /// As in the kernel, it has no effect on a connection that is not open, or no longer.
+    /// Disconnects an open connection. As in the kernel, the command has no effect on a connection
+    /// in another state.
     fn disconnect(&mut self, now: Time, file: FileId, number: u32) -> Result<(), RdmaCmError> {
         let state = self.id_at(file, number)?.state;
         let key = state.connection().ok_or(RdmaCmError::Invalid)?;

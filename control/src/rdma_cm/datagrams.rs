@@ -1,5 +1,6 @@
-//! Services of datagrams: which queue pair has a service ID (IBA 12.11). There is no connection: a
-//! request is repeated until there is a reply, and a reply is repeated for each request.
+//! Datagram services: a client requests the queue pair of a service ID (SIDR, IBA 12.11). There is
+//! no connection: a request is repeated until its reply arrives, and each repetition is answered
+//! again.
 
 use super::abi::{ConnectionParameters, EventData, EventKind};
 use super::commands::{nothing, padded};
@@ -19,18 +20,18 @@ use pollux_wire::units::TimeCode;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-/// How often a request is repeated, and after which time.
+/// The number of repetitions of a request, and their interval.
 const REPEATS_MAX: u8 = 15;
 const REPEAT_AFTER: Duration = Duration::from_secs(1);
-/// Messages that wait to be sent; more are lost, and repeated.
+/// Queued messages, at most. Excess messages are lost, and repeated by their senders.
 const MESSAGES_MAX: usize = 4096;
 
 #[derive(Debug, Default)]
 pub(super) struct Datagrams {
     outgoing: VecDeque<Envelope>,
-    /// Our requests, by their ID.
+    /// Our requests, by their request ID.
     asking: BTreeMap<u32, Asking>,
-    /// Requests of peers, by the ID that was made for each.
+    /// Requests of peers, by the ID that was created for each.
     asked: BTreeMap<u32, Asked>,
 }
 
@@ -124,7 +125,8 @@ impl RdmaCm {
         self.emit(number, EventKind::Unreachable, status, &nothing());
     }
 
-    /// Handles a message about a service that this host asks for or has. `false` if it is another.
+    /// Handles a SIDR message about a request or a service of this host. Returns `false` if it is
+    /// any other message.
     pub(super) fn handle_datagram_mad(&mut self, envelope: &Envelope) -> bool {
         match CmMessage::parse_mad(&envelope.mad) {
             Ok((header, CmMessage::SidrReq(req))) => {
@@ -189,7 +191,7 @@ impl RdmaCm {
         true
     }
 
-    /// An ID for a request, and the ID that listens.
+    /// The ID that listens, and a new ID for the request.
     fn service_id_of(&self, req: &SidrReq) -> Option<(u32, CmId)> {
         let at = PortSpace::of_service(req.service_id)?;
         let (listener, mut id) = self.requested_id(at, read_addresses(&req.private_data)?)?;
@@ -197,7 +199,7 @@ impl RdmaCm {
         (id.qp_type == QpType::Ud).then_some((listener, id))
     }
 
-    /// Tells the sender of a request the queue pair of the service.
+    /// Accepts a request: replies with the queue pair of the service.
     pub(super) fn serve(
         &mut self,
         number: u32,

@@ -1,4 +1,4 @@
-//! Why a command of a program is refused, and the number that the kernel has for it.
+//! Why a command of a program is refused, and the kernel's `errno` for it.
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -26,7 +26,7 @@ pub enum RdmaCmError {
 }
 
 impl RdmaCmError {
-    /// As `errno` (Linux `errno-base.h`, `errno.h`).
+    /// The `errno` (Linux `errno-base.h`, `errno.h`).
     pub const fn errno(self) -> i32 {
         match self {
             Self::NoId => 2,
@@ -43,5 +43,5 @@ impl RdmaCmError {
     }
 }
 
-/// The status of an event of silence: ETIMEDOUT.
+/// The status of an event after a timeout: ETIMEDOUT.
 pub(super) const TIMED_OUT: i32 = -110;

@@ -9,17 +9,17 @@ use std::collections::VecDeque;
 pub(super) struct EventFile {
     pub(super) program: ProgramId,
     queue: VecDeque<Event>,
-    /// Events that the program has not been told of.
+    /// Events that were not announced to the program yet.
     pub(super) unannounced: u32,
-    /// Events that it was told of and can no longer take.
+    /// Events that were announced, and that the program can no longer take.
     revoked: u32,
 }
 
 #[derive(Debug)]
 struct Event {
-    /// The ID that counts it as taken.
+    /// The ID that counts the event in `events_taken`.
     owner: u32,
-    /// The ID of the connection, if it is a request for one.
+    /// The ID of the request, if the event is a request for a connection.
     request: Option<u32>,
     bytes: Vec<u8>,
 }
@@ -67,7 +67,8 @@ impl EventFile {
 }
 
 impl RdmaCm {
-    /// Queues an event of an ID. A request that its program has not accepted has none.
+    /// Queues an event of an ID. While the program has not accepted a request, its ID has no
+    /// events.
     pub(super) fn emit(&mut self, number: u32, kind: EventKind, status: i32, data: &EventData) {
         let Some(id) = self.ids.get(&number).filter(|id| id.uid != 0) else { return };
         let bytes = emit_event(id.uid, number, kind, status, data);
@@ -76,8 +77,8 @@ impl RdmaCm {
         }
     }
 
-    /// Queues the request for a connection as an event of its listener. `false` if the program has
-    /// too many events.
+    /// Queues the request for a connection as an event of its listener. Returns `false` if the file
+    /// has too many events.
     pub(super) fn emit_request(&mut self, listener: u32, request: u32, data: &EventData) -> bool {
         let Some(id) = self.ids.get_mut(&listener) else { return false };
         let bytes = emit_event(id.uid, request, EventKind::ConnectRequest, 0, data);

@@ -4,9 +4,9 @@
 //!   created --bind--> bound --listen--> listening
 //!      |                |
 //!      +--resolve address--> resolving address --address--> address resolved
-//!                                   | silence                     | resolve route
+//!                                   | timeout                     | resolve route
 //!                                   v                             v
-//!                                 bound           +--silence-- resolving route
+//!                                 bound           +--timeout-- resolving route
 //!                                                 v               | path
 //!                                        address resolved         v
 //!                                                              route resolved
@@ -21,7 +21,7 @@
 //!     connected <-------------------------------------------------+
 //!        | DREQ, disconnect
 //!        v
-//!      ended  <-- REJ, silence -- requesting, replied, accepting
+//!      ended  <-- REJ, timeout -- requesting, replied, accepting
 //!
 //!   datagrams: route resolved --connect: SIDR_REQ--> asking --SIDR_REP--> found
 //!              asked, at a SIDR_REQ for a listener --accept: SIDR_REP--> served
@@ -43,9 +43,9 @@ use pollux_wire::packet::RnrTimer;
 use pollux_wire::psn::Psn;
 use std::net::SocketAddr;
 
-/// The Q_Key of the datagrams of such services, as Linux has it.
+/// The Q_Key of datagram services, as in Linux.
 pub(super) const DATAGRAM_Q_KEY: QKey = QKey(0x0123_4567);
-/// 0.64 ms. Linux leaves the code at 0, which is the longest time, of 0.66 s.
+/// The code of 0.64 ms. Linux leaves the code at 0, which is the longest time, 0.66 s.
 const MIN_RNR_TIMER: RnrTimer = RnrTimer(12);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,7 +69,7 @@ pub(super) enum IdState {
     Requested(ConnectionKey),
     Accepting(ConnectionKey),
     Connected(ConnectionKey),
-    /// It may still be in time-wait.
+    /// The connection may still be in time-wait.
     Ended(ConnectionKey),
     Asking,
     Found,
@@ -80,33 +80,34 @@ pub(super) enum IdState {
 #[derive(Debug)]
 pub(super) struct CmId {
     pub(super) file: FileId,
-    /// The program's own number; 0 for a request that it has not accepted.
+    /// The program's identifier of the ID; 0 for a request that the program has not accepted.
     pub(super) uid: u64,
     pub(super) space: PortSpace,
     pub(super) qp_type: QpType,
     pub(super) state: IdState,
-    /// Our address, and that of the peer.
+    /// Our address.
     pub(super) source: Option<SocketAddr>,
+    /// The address of the peer.
     pub(super) destination: Option<SocketAddr>,
-    /// Whether the port of `source` is its own.
+    /// Whether the ID itself is bound to the port of `source`.
     pub(super) is_bound: bool,
     pub(super) peer_gid: Option<Gid>,
     pub(super) path: Option<PathRecord>,
-    /// The first packet that we expect.
+    /// The PSN of the first packet that we expect.
     pub(super) starting_psn: Psn,
-    /// Reads and atomics of the peer that the program serves at once.
+    /// RDMA READs and atomics of the peer that the program serves at the same time.
     pub(super) responder_resources: u8,
-    /// Whether its connection was open once.
+    /// Whether its connection was ever open.
     pub(super) was_connected: bool,
     pub(super) is_shared: bool,
     pub(super) is_ipv6_only: bool,
     pub(super) ack_timeout: Option<u8>,
-    /// Events of it that the program has got.
+    /// The number of its events that the program has taken.
     pub(super) events_taken: u32,
 }
 
 impl IdState {
-    /// The connection that it has at the CM.
+    /// The connection of the ID at the CM.
     pub(super) const fn connection(&self) -> Option<ConnectionKey> {
         match self {
             Self::Requesting(key)
@@ -143,7 +144,7 @@ impl CmId {
         }
     }
 
-    /// Whether it has an adapter: an ID that is bound to all addresses has none yet.
+    /// Whether the ID has an adapter. An ID that is bound to all addresses has none yet.
     fn has_adapter(&self) -> bool {
         self.source.is_some_and(|source| !source.ip().is_unspecified())
     }
@@ -173,7 +174,7 @@ impl CmId {
         }
     }
 
-    /// The attributes for a change of the program's queue pair to this state.
+    /// The attributes with which the program changes its queue pair to `state`.
     pub(super) fn attributes(
         &self,
         cm: &RdmaCm,
@@ -214,8 +215,8 @@ impl CmId {
         }
     }
 
-    /// The terms of its connection. Those of a request that is not accepted yet are what the peer
-    /// asks for: a program changes its queue pair before it accepts.
+    /// The terms of the connection. For a request that is not accepted yet, they are the terms that
+    /// the peer requests, because a program changes its queue pair before it accepts.
     fn terms(&self, cm: &RdmaCm, host: &HostView) -> Option<Terms> {
         let key = self.state.connection()?;
         if let Some(terms) = cm.cm.terms(key) {

@@ -1,26 +1,28 @@
-//! The connection manager of programs, by IP address and port: what `/dev/infiniband/rdma_cm` is
-//! to them (Linux `rdma_ucm`; IBA annex A11).
+//! The RDMA connection manager for other programs, by IP address and port: the service behind
+//! `/dev/infiniband/rdma_cm` (Linux `rdma_ucm`; IBA annex A11).
 //!
-//! A program opens files, and makes IDs at them. An ID is bound to an address, listens, or resolves
-//! the address and the route of a peer, and connects. Commands are answered at once; what takes
-//! time is an event, which the program takes from the file of the ID. Queue pairs are the
-//! program's: the command INIT_QP_ATTR tells it what to change them to.
+//! A program opens files, and creates IDs at them. An ID is bound to an address, listens, or
+//! resolves the address and the route of a peer, and connects. Commands are answered at once. The
+//! result of an operation that takes time is an event, which the program takes from the file of the
+//! ID. The program owns its queue pairs; the command INIT_QP_ATTR returns the attributes for each
+//! state.
 //!
-//! The states of an ID are in `id`, with their diagram. `abi` has the bytes of commands and events,
-//! `ports` who is bound where, `events` the queues of files; `commands` are what a program asks
-//! for, `requests` what peers do by [`crate::cm`], and `datagrams` the services of datagrams, which
-//! have no connection (IBA 12.11).
+//! The modules: `id` has the states of an ID with their diagram, `abi` the bytes of commands and
+//! events, `ports` the port bindings, and `events` the queues of files. `commands` handles commands
+//! of programs, `requests` the events of connections by [`crate::cm`], and `datagrams` the datagram
+//! services, which have no connection (IBA 12.11).
 //!
-//! There is no I/O here and no clock. The caller tells the host's addresses
-//! ([`RdmaCm::handle_host`]) and what is known of the addresses that IDs wait for
-//! ([`RdmaCm::wanted`], [`RdmaCm::handle_resolution`]).
+//! There is no I/O and no clock here. The caller passes in the host's addresses
+//! ([`RdmaCm::handle_host`]) and resolves the addresses that IDs wait for ([`RdmaCm::wanted`],
+//! [`RdmaCm::handle_resolution`]).
 //!
-//! # What a program can cost
+//! # Limits of a program
 //!
-//! A program may send anything. It has [`FILES_MAX`] files and [`IDS_MAX`] IDs, those included that
-//! peers' requests make for its listeners; a listener has [`BACKLOG_MAX`] requests that the program
-//! has not taken, and a file [`EVENTS_MAX`] events. A request beyond is dropped as if it was lost,
-//! since its sender repeats it. A program that ends disconnects all that it has.
+//! A program may send any bytes. It has at most [`FILES_MAX`] files and [`IDS_MAX`] IDs, including
+//! the IDs that requests of peers create for its listeners. A listener has at most [`BACKLOG_MAX`]
+//! requests that the program has not taken, and a file [`EVENTS_MAX`] events. A request beyond a
+//! limit is dropped as if it was lost, because its sender repeats it. When a program ends, all its
+//! connections are disconnected.
 
 mod abi;
 mod commands;
@@ -55,20 +57,20 @@ use std::net::IpAddr;
 pub const FILES_MAX: usize = 1024;
 /// IDs of a program.
 pub const IDS_MAX: usize = 8192;
-/// Requests for a listener that its program has not taken.
+/// Requests for a listener that its program has not taken yet.
 pub const BACKLOG_MAX: usize = 1024;
 /// Events of a file that its program has not taken; more are lost.
 pub const EVENTS_MAX: usize = 65_536;
 
-/// A program, by a number that is never used twice.
+/// The number of a program, which is never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ProgramId(pub u64);
 
-/// An open file of a program, by a number that is never used twice.
+/// The number of an open file, which is never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FileId(pub u32);
 
-/// The host, as its interface is now.
+/// The port and the addresses of the host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostView {
     pub port: PortView,
@@ -82,13 +84,13 @@ impl HostView {
     }
 }
 
-/// What is known of an address that IDs wait for.
+/// The resolution of an address for which IDs wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ResolvedAddress {
-    /// Our address for packets to it.
+    /// Our source address for packets to the resolved address.
     pub source: IpAddr,
     pub gid: Gid,
-    /// The path to that port, once the SA has told it.
+    /// The path to that port, once the SA has returned it.
     pub path: Option<PathRecord>,
 }
 
@@ -96,7 +98,8 @@ pub struct ResolvedAddress {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CommandAnswer {
     pub bytes: Vec<u8>,
-    /// Events that the program was told of, and can no longer take, at the file `revoked_at`.
+    /// The number of events at the file `revoked_at` that were announced to the program, and that
+    /// it can no longer take.
     pub revoked: u32,
     pub revoked_at: Option<FileId>,
 }
@@ -110,17 +113,17 @@ pub struct RdmaCm {
     last_file: u32,
     ids: BTreeMap<u32, CmId>,
     last_id: u32,
-    /// How many IDs each program has.
+    /// The number of IDs of each program.
     counts: BTreeMap<ProgramId, usize>,
     ports: Ports,
     connections: BTreeMap<ConnectionKey, u32>,
     datagrams: Datagrams,
-    /// IDs that wait for an address or a route, by the end of their time.
+    /// IDs that wait for an address or a route, by their deadline.
     resolving: BTreeSet<(Time, u32)>,
 }
 
 impl RdmaCm {
-    /// The seed has to be secret.
+    /// `seed` has to be secret.
     pub fn new(node_guid: Guid, seed: u64) -> Self {
         let mut rng = SeededRng::secret(seed);
         Self {
@@ -140,7 +143,7 @@ impl RdmaCm {
         }
     }
 
-    /// The addresses of the host and the state of its port.
+    /// Sets the addresses of the host and the state of its port.
     pub fn handle_host(&mut self, host: HostView) {
         self.cm.handle_port(host.local());
         self.host = Some(host);
@@ -169,14 +172,14 @@ impl RdmaCm {
         self.files.remove(&file);
     }
 
-    /// Ends a program: all its files are closed.
+    /// Ends a program: closes all its files.
     pub fn end_program(&mut self, now: Time, program: ProgramId) {
         let files: Vec<_> = self.files.iter().filter(|(_, file)| file.program == program).collect();
         let files: Vec<_> = files.into_iter().map(|(file, _)| *file).collect();
         files.into_iter().for_each(|file| self.close(now, file));
     }
 
-    /// A command of a program at one of its files.
+    /// Handles a command of a program at one of its files.
     pub fn handle_command(
         &mut self,
         now: Time,
@@ -195,7 +198,7 @@ impl RdmaCm {
         Ok(answer)
     }
 
-    /// How many events a file has got since the last call.
+    /// The number of new events of a file since the last call.
     pub fn take_announcements(&mut self, file: FileId) -> u32 {
         self.files.get_mut(&file).map_or(0, |file| std::mem::take(&mut file.unannounced))
     }
@@ -226,7 +229,7 @@ impl RdmaCm {
         self.pump(now);
     }
 
-    /// Connections and requests, those included that only peers have not forgotten yet.
+    /// The number of connections and requests, including those in time-wait.
     pub fn connections(&self) -> usize {
         self.cm.count()
     }
@@ -235,7 +238,7 @@ impl RdmaCm {
         self.ids.iter().filter(move |(_, id)| is_meant(id)).map(|(number, _)| *number)
     }
 
-    /// Adds an ID; `None` if its program has as many as it may have.
+    /// Adds an ID. Returns its number, or `None` if the program has [`IDS_MAX`] IDs.
     fn add_id(&mut self, id: CmId) -> Option<u32> {
         let program = self.files.get(&id.file)?.program;
         let count = self.counts.entry(program).or_default();
@@ -265,7 +268,8 @@ impl RdmaCm {
         Some(id)
     }
 
-    /// Ends what an ID has, and forgets it with its events.
+    /// Removes an ID and its events, and ends its binding, its connection and the requests that the
+    /// program has not taken.
     fn destroy(&mut self, now: Time, number: u32) {
         let Some(id) = self.remove_id(number) else { return };
         if let IdState::ResolvingAddress { until } | IdState::ResolvingRoute { until } = id.state {

@@ -1,14 +1,14 @@
-//! Ports: which IDs are bound to which, and which ID listens to a request.
+//! Port bindings: the IDs that are bound to each port, and the listener for a request.
 //!
-//! As with sockets, an ID has a port of its space to itself, at one address or at all of them,
-//! unless all who have it agreed to share it and none of them listens.
+//! As with sockets, a port of a port space belongs to one ID, at one address or at all addresses.
+//! Several IDs can share a port if all of them allow it and none of them listens.
 
 use super::RdmaCmError;
 use pollux_wire::mad::cm::ip_service::PortSpace;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
-/// The ports that are chosen for IDs without one, as Linux has them by default.
+/// The ephemeral ports, for IDs that do not name a port; the default range of Linux.
 const EPHEMERAL: std::ops::RangeInclusive<u16> = 32_768..=60_999;
 
 #[derive(Debug, Default)]
@@ -22,7 +22,7 @@ pub(super) struct Binding {
     /// Unspecified for all addresses.
     pub(super) ip: IpAddr,
     pub(super) is_shared: bool,
-    /// For an unspecified address of IPv6: not those of IPv4.
+    /// With the unspecified IPv6 address: IPv4 addresses are excluded.
     pub(super) is_ipv6_only: bool,
     pub(super) listens: bool,
 }
@@ -51,7 +51,8 @@ impl Binding {
 }
 
 impl Ports {
-    /// Binds an ID to a port; port 0 chooses one, by `random`. Returns the address.
+    /// Binds an ID to a port. For port 0, selects an ephemeral port by `random`. Returns the
+    /// address.
     pub(super) fn bind(
         &mut self,
         space: PortSpace,
@@ -75,7 +76,7 @@ impl Ports {
         Ok(SocketAddr::new(binding.ip, port))
     }
 
-    /// Has an ID listen at its port.
+    /// Makes an ID listen at its port.
     pub(super) fn listen(
         &mut self,
         space: PortSpace,
@@ -104,7 +105,8 @@ impl Ports {
         self.bound.get(&(space, port)).is_some_and(|all| all.iter().any(|one| one.listens))
     }
 
-    /// The ID that listens at an address: the one at this very address comes first.
+    /// The ID that listens at an address. A listener at exactly this address takes precedence over
+    /// one at all addresses.
     pub(super) fn listener(&self, space: PortSpace, port: u16, ip: IpAddr) -> Option<u32> {
         let all = self.bound.get(&(space, port))?;
         let listeners = || all.iter().filter(|one| one.listens && one.has(ip));

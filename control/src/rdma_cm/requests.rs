@@ -1,4 +1,4 @@
-//! What peers do: requests for listeners, and the events of connections (IBA 12.9).
+//! Requests of peers for listeners, and the events of connections (IBA 12.9).
 
 use super::RdmaCm;
 use super::abi::{ConnectionParameters, EventData, EventKind};
@@ -17,10 +17,10 @@ use pollux_wire::psn::Psn;
 use pollux_wire::units::TimeCode;
 use std::net::{IpAddr, SocketAddr};
 
-/// How a request ends that makes no ID.
+/// Why a request creates no ID.
 enum Refusal {
     Rejected(RejectReason),
-    /// As if it was lost: its sender repeats it.
+    /// Dropped as if it was lost: the sender repeats it.
     PutOff,
 }
 
@@ -34,7 +34,8 @@ impl RdmaCm {
                 CmEvent::Established { key } => self.handle_established(key),
                 CmEvent::Ended { key, end } => self.handle_end(key, &end),
                 CmEvent::Closed { key } => self.handle_closed(key),
-                // Without an answer the offer of another path is refused in time.
+                // Alternate paths are not supported. An offer gets no answer, and the peer gives up
+                // after its retries.
                 CmEvent::Remembered { .. }
                 | CmEvent::PathOffered { .. }
                 | CmEvent::PathAnswered { .. } => {}
@@ -52,7 +53,7 @@ impl RdmaCm {
         }
     }
 
-    /// Makes an ID for a request, and the event of its listener.
+    /// Creates an ID for a request, and an event for its listener.
     fn request(&mut self, key: ConnectionKey, req: &Req) -> Result<(), Refusal> {
         let unknown = || Refusal::Rejected(RejectReason::INVALID_SERVICE_ID);
         let (space, port) = PortSpace::of_service(req.service_id).ok_or_else(unknown)?;
@@ -87,7 +88,7 @@ impl RdmaCm {
         Ok(())
     }
 
-    /// An ID for a request from an address to one of ours, and the ID that listens there.
+    /// The ID that listens at our address, and a new ID for a request from `from`.
     pub(super) fn requested_id(
         &self,
         (space, port): (PortSpace, u16),
@@ -101,7 +102,8 @@ impl RdmaCm {
         Some((number, id))
     }
 
-    /// Adds the ID of a request, and tells the program. `None` beyond a limit.
+    /// Adds the ID of a request, and queues the event for the program. Returns `None` beyond a
+    /// limit.
     pub(super) fn add_request(&mut self, listener: u32, id: CmId, data: &EventData) -> Option<u32> {
         let IdState::Listening { backlog, waiting } = self.ids.get(&listener)?.state else {
             return None;
@@ -156,7 +158,7 @@ impl RdmaCm {
         }
     }
 
-    /// The program may use the number of its queue pair again.
+    /// Handles the end of time-wait: the program may reuse the QPN.
     fn handle_closed(&mut self, key: ConnectionKey) {
         let Some(number) = self.connections.remove(&key) else { return };
         if self.ids.get(&number).is_some_and(|id| id.was_connected) {
@@ -164,7 +166,8 @@ impl RdmaCm {
         }
     }
 
-    /// The ID of a connection, in its next state. `None` if its program has destroyed it.
+    /// Moves the ID of a connection to its next state, and returns it; `None` if the program has
+    /// destroyed it.
     fn of_connection(&mut self, key: ConnectionKey, next: IdState) -> Option<u32> {
         let number = *self.connections.get(&key)?;
         let id = self.ids.get_mut(&number)?;
@@ -174,7 +177,7 @@ impl RdmaCm {
     }
 }
 
-/// The addresses of the peer and of ours, in the private data of a request.
+/// The address of the peer and our address, from the private data of a request.
 pub(super) fn read_addresses(private_data: &[u8]) -> Option<(SocketAddr, IpAddr)> {
     IpServiceHeader::read(private_data).ok()?.0.addresses()
 }

@@ -1,4 +1,4 @@
-//! Programs at two hosts, by the bytes of the kernel's interface, in virtual time.
+//! Tests of programs on two hosts, by the bytes of the kernel interface, in virtual time.
 
 use super::*;
 use crate::mad::MadAddress;
@@ -26,7 +26,7 @@ const ESTABLISHED: u32 = 9;
 const DISCONNECTED: u32 = 10;
 const TIMEWAIT_EXIT: u32 = 15;
 
-/// A command: its number, the length of the answer, and fields by their offsets.
+/// A command with its number, the length of its answer, and fields at their offsets.
 fn command(number: u32, bytes: usize, answer: u16, fields: &[(usize, &[u8])]) -> Vec<u8> {
     let mut all = number.to_ne_bytes().to_vec();
     all.extend((bytes as u16).to_ne_bytes());
@@ -56,7 +56,7 @@ struct Host {
     gid: Gid,
     program: ProgramId,
     file: FileId,
-    /// Events that the program was told of, less those it took or lost.
+    /// Events that were announced to the program, less those that it took or lost.
     tokens: u32,
 }
 
@@ -95,7 +95,7 @@ impl Host {
         word(&self.send(now, &command(0, 24, 4, &fields)).unwrap(), 0)
     }
 
-    /// Destroys an ID; returns how many events of it were taken.
+    /// Destroys an ID; returns the number of its events that were taken.
     fn destroy(&mut self, now: Time, id: u32) -> u32 {
         word(&self.send(now, &command(1, 16, 4, &[(8, &id.to_ne_bytes())])).unwrap(), 0)
     }
@@ -123,7 +123,7 @@ impl Host {
         self.send(now, &command(3, 64, 0, &fields)).unwrap();
     }
 
-    /// CONNECT, or ACCEPT with this number of the program.
+    /// Sends CONNECT, or ACCEPT with the program's identifier `uid`.
     fn parameters(
         &mut self,
         now: Time,
@@ -133,7 +133,7 @@ impl Host {
         qpn: u32,
     ) -> Result<(), RdmaCmError> {
         let (number, bytes, at) = if uid.is_some() { (8, 296, 8) } else { (6, 288, 0) };
-        // In CONNECT the parameters overwrite it.
+        // In CONNECT, the parameters overwrite the identifier.
         let fields: [(usize, &[u8]); 6] = [
             (0, &uid.unwrap_or(0).to_ne_bytes()),
             (at, &qpn.to_ne_bytes()),
@@ -146,7 +146,7 @@ impl Host {
     }
 
     fn of_id(&mut self, now: Time, number: u32, id: u32) -> Result<Vec<u8>, RdmaCmError> {
-        // REJECT, DISCONNECT, RESOLVE_ROUTE: the ID is in front.
+        // In REJECT, DISCONNECT and RESOLVE_ROUTE, the ID comes first.
         let fields: [(usize, &[u8]); 2] = [(0, &id.to_ne_bytes()), (4, &[0, 0, 0, 0])];
         self.send(now, &command(number, 264, 0, &fields))
     }
@@ -216,7 +216,7 @@ impl World {
         Self { now: Time::START + SECOND, hosts: [Host::new(1), Host::new(2)] }
     }
 
-    /// Carries messages until there is none, and tells each host what it wants to know.
+    /// Carries messages until there are none, and resolves the addresses that hosts wait for.
     fn settle(&mut self) {
         let known: Vec<_> = self.hosts.iter().map(|host| (host.ip, host.lid, host.gid)).collect();
         loop {
@@ -260,7 +260,7 @@ impl World {
         }
     }
 
-    /// Lets time pass, at once from timer to timer.
+    /// Runs for `time`, in steps from timer to timer.
     fn pass(&mut self, time: Duration) {
         let until = self.now + time;
         loop {
@@ -289,12 +289,12 @@ impl World {
         id
     }
 
-    /// A client's ID that has sent its REQ, and the ID of the request at the server.
+    /// The client's ID that has sent a REQ, and the ID of the request at the server.
     fn requested(&mut self) -> (u32, u32) {
         self.requested_of(0x111)
     }
 
-    /// The same with this queue pair.
+    /// Like [`Self::requested`], with this QPN.
     fn requested_of(&mut self, qpn: u32) -> (u32, u32) {
         let id = self.routed(7, TCP);
         self.hosts[1].parameters(self.now, id, None, b"hello", qpn).unwrap();
@@ -460,7 +460,7 @@ fn requests_beyond_the_backlog_wait_until_some_are_taken() {
     }
     assert_eq!(world.hosts[0].tokens, 2);
     world.hosts[0].expect(world.now, CONNECT_REQUEST);
-    // The third is repeated.
+    // The third request is repeated.
     world.pass(20 * SECOND);
     world.hosts[0].expect(world.now, CONNECT_REQUEST);
     assert_eq!(world.hosts[0].expect(world.now, CONNECT_REQUEST).qpn(), 3);
@@ -513,9 +513,9 @@ fn datagrams_find_the_queue_pair_of_a_service() {
     world.hosts[1].parameters(world.now, id, None, b"hello", 0).unwrap();
     world.settle();
     let request = world.hosts[0].expect(world.now, CONNECT_REQUEST);
-    // Data of datagrams begin behind the attributes of the address.
+    // The private data of a datagram event follow the address handle attributes.
     assert_eq!(request.0[60..66], *b"hello\0");
-    // The reply is late, so the request is repeated, and makes no second ID.
+    // Without a reply, the request is repeated, and creates no second ID.
     world.pass(3 * SECOND);
     assert!(world.hosts[0].event(world.now).is_none());
     world.hosts[0].parameters(world.now, request.id(), Some(8), b"", 0x333).unwrap();
@@ -551,20 +551,20 @@ fn addresses_of_others_and_bound_ports_are_refused() {
         [(8, &27_u16.to_ne_bytes()), (36, &second.to_ne_bytes())];
     let bytes = command(2, 40, 0, &of_infiniband);
     assert_eq!(host.send(now, &bytes), Err(RdmaCmError::WrongFamily));
-    // A bound ID has an adapter: its GUID is in front of the route.
+    // A bound ID has an adapter; the route begins with its GUID.
     let route = host.send(now, &command(5, 16, 208, &[(8, &id.to_ne_bytes())])).unwrap();
     assert_eq!((route.len(), &route[..8]), (208, &1_u64.to_be_bytes()[..]));
     assert_eq!(route[136..144], sockaddr(own, PORT));
 }
 
-/// The number of a command, its bytes, an ID for it, and the seconds that pass after it.
+/// The number of a command, its bytes, an ID in it, and the seconds that pass after it.
 fn any_command() -> impl Strategy<Value = (u32, Vec<u8>, u32, u32)> {
     let bytes = prop::collection::vec(any::<u8>(), 0..COMMAND_BYTES_MAX);
     (0..24_u32, bytes, 0..6_u32, 0..9_u32)
 }
 
 proptest! {
-    /// Whatever programs write is answered or refused, and leaves nothing behind.
+    /// For any bytes, commands are answered or refused, and nothing is left when the program ends.
     #[test]
     fn any_commands_are_answered_or_refused(
         all in prop::collection::vec(any_command(), 0..60),

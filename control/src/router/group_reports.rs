@@ -1,8 +1,9 @@
-//! The multicast groups that programs of the kernel listen to: read from the membership reports
-//! that the kernel sends by the shadow of an interface (RFC 2236, RFC 3376, RFC 2710, RFC 3810).
+//! The multicast groups to which programs of the kernel listen. They are read from the membership
+//! reports that the kernel sends on the shadow netdev of an interface (RFC 2236, RFC 3376, RFC
+//! 2710, RFC 3810).
 //!
-//! A report of a source filter counts as a report of its group: the kernel applies the filter
-//! itself.
+//! A report with a source filter counts as a report of the group, because the kernel applies the
+//! filter itself.
 
 use pollux_wire::ip::IpProtocol;
 use pollux_wire::ip::group_record::{GroupRecord, RecordType};
@@ -14,12 +15,12 @@ use pollux_wire::ip::list::Item;
 use pollux_wire::ip::mld::MldMessage;
 use std::net::{IpAddr, Ipv6Addr};
 
-/// A packet that the kernel sends by the shadow netdev of an interface.
+/// A packet that the kernel sends on the shadow netdev of an interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KernelPacket {
     /// A membership report: whether programs of the kernel listen to each group.
     Report(Vec<(IpAddr, bool)>),
-    /// A message of neighbor discovery or of a querier, which the interface sends itself.
+    /// A neighbor discovery message or a membership query; the interface sends its own.
     OfTheLink,
     Program,
     Malformed,
@@ -72,7 +73,8 @@ fn one(group: impl Into<IpAddr>, listens: bool) -> KernelPacket {
     KernelPacket::Report(vec![(group.into(), listens)])
 }
 
-/// Solicited-node groups are left out: the interface joins its own.
+/// The groups of records, and whether programs listen to each. Solicited-node groups are left out,
+/// because the interface joins its own.
 fn all<'a, A: Item<'a> + Into<IpAddr> + 'a>(
     records: impl Iterator<Item = GroupRecord<'a, A>>,
 ) -> Vec<(IpAddr, bool)> {

@@ -1,12 +1,12 @@
 //! The SA client: SA queries for paths, multicast groups, and notices (IBA 15).
 //!
-//! The caller sends a [`SaQuery`] under an ID of its choice and gets one result for it unless it
-//! cancels it: an [`SaReply`] or an [`SaError`]. Queries wait while the subnet administrator (SA)
-//! is unknown; after a change of the subnet manager, outstanding queries are sent to the new one.
+//! The caller sends a [`SaQuery`] under an ID of its choice. It gets one result, a [`SaReply`] or a
+//! [`SaError`], unless it cancels the query. Queries wait while the subnet administrator (SA) is
+//! unknown; after a change of the subnet manager, outstanding queries are sent to the new SA.
 //!
-//! A new subnet manager, or a client reregister, loses the records of a port (memberships,
-//! subscriptions): their users have to request them again. Notices of a subscription are
-//! [`SaEvent::Notice`], already acknowledged.
+//! A new subnet manager does not have the records of a port (memberships, subscriptions), and a
+//! client reregister means that they were lost. In both cases, the users of the records request
+//! them again. Notices of a subscription are [`SaEvent::Notice`], already acknowledged.
 
 mod error;
 mod query;
@@ -35,7 +35,7 @@ const RECENT_MAX: usize = 64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SaConfig {
     pub queries_in_flight_max: usize,
-    /// Queries that wait, at most, and as many results that wait to be polled.
+    /// Queued queries, at most, and separately results that are not polled yet.
     pub queries_queued_max: usize,
     pub notices_max: usize,
     pub table_bytes_max: usize,
@@ -49,8 +49,8 @@ impl Default for SaConfig {
             queries_queued_max: 4096,
             notices_max: 256,
             table_bytes_max: 4 << 20,
-            // 15 to 17 seconds in all. Linux fails after one to three seconds and starts over; our
-            // callers need not retry.
+            // 15 to 17 seconds in all. Linux fails after one to three seconds and starts over. With
+            // the longer time, our callers need not retry.
             retry_policy: RetryPolicy {
                 tries: 8,
                 timeout: Duration::from_millis(200),
@@ -73,7 +73,7 @@ reasons! {
     pub enum SaDrop {
         /// Of another class or class version.
         NotOurs = "not_ours",
-        /// A request other than a report, which no client answers.
+        /// A request other than a report; clients answer no other requests.
         Request = "request",
         /// A report or an answer that is not from the administrator.
         Stranger = "stranger",
@@ -81,7 +81,7 @@ reasons! {
         NoNotice = "no_notice",
         /// A repeated report, which is acknowledged again.
         Repeated = "repeated",
-        /// Too many notices or acknowledgements wait. Its sender repeats the report.
+        /// Too many notices or acknowledgements are queued. The sender repeats the report.
         Full = "full",
     }
 }
@@ -91,18 +91,18 @@ pub struct SaClient {
     transactions: Transactions<(RequestId, SaQuery)>,
     acknowledgements: VecDeque<Envelope>,
     notices: VecDeque<NoticeReport>,
-    /// TIDs and reports that were passed on, of this administrator: a new one may start over with
-    /// TIDs.
+    /// The last reports that were passed on, with their TIDs. They are cleared with a change of the
+    /// administrator, because a new one may reuse TIDs.
     recent: VecDeque<(u64, NoticeReport)>,
     drops: Drops<SaDrop>,
     results: SaResults,
 }
 
-/// Queries that have ended, by result.
+/// The number of queries that have ended, by result.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SaResults {
     pub answered: u64,
-    /// With an error status, with an invalid answer, or by an aborted transfer.
+    /// Ended with an error status, an invalid answer or an aborted transfer.
     pub refused: u64,
     /// The answer to the last try was BUSY.
     pub busy: u64,
@@ -140,7 +140,8 @@ impl SaClient {
     }
 
     /// Sets the address of the SA: LID and service level of the master subnet manager, in the
-    /// default partition. Called too if another manager has the same address.
+    /// default partition. The caller also calls this if another manager takes over the same
+    /// address.
     pub fn handle_sm_change(&mut self, now: Time, administrator: Option<MadAddress>) {
         self.recent.clear();
         self.transactions.handle_peer(now, administrator);
@@ -161,7 +162,7 @@ impl SaClient {
         self.transactions.cancel(now, |(known, _)| *known == id);
     }
 
-    /// How many queries wait, and how many are outstanding.
+    /// The numbers of queued and of outstanding queries.
     pub fn queries(&self) -> (usize, usize) {
         self.transactions.len()
     }
@@ -187,7 +188,7 @@ impl SaClient {
         }
     }
 
-    /// Acknowledges each report, so that its sender stops, and passes it on once.
+    /// Acknowledges each report, so that the sender stops, and passes it on once.
     fn handle_report(&mut self, envelope: &Envelope, mad: &SaMad) {
         let Ok((_, report)) = mad.record::<NoticeReport>() else {
             return self.count(SaDrop::NoNotice);
@@ -269,7 +270,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// With any answers of the administrator, each query has one result.
+        /// For any answers of the administrator, each query has one result.
         #[test]
         fn any_datagrams_of_the_administrator_are_survived(
             datagrams in prop::collection::vec(

@@ -37,8 +37,8 @@ impl SaQuery {
         Self(SaMad::new(method, 0, mask, record))
     }
 
-    /// The path to a port, with the components that Linux uses, since every administrator supports
-    /// them.
+    /// The path to a port. The query has the components that Linux uses, because every
+    /// administrator supports them.
     pub fn path(sgid: Gid, dgid: Gid, p_key: PKey, traffic_class: u8) -> Self {
         let record =
             PathRecord { sgid, dgid, p_key, traffic_class, numb_path: 1, ..PathRecord::default() };
@@ -61,8 +61,8 @@ impl SaQuery {
         Self::new(Method::SET, McMemberRecordMask::LINUX_JOIN_BROADCAST, member.record())
     }
 
-    /// Joins a group, which is created if necessary with the properties of `like`: for groups of
-    /// IP, those of the broadcast group (RFC 4391 5).
+    /// Joins a group. If the group does not exist, it is created with the properties of `like`: for
+    /// IP groups, those of the broadcast group (RFC 4391 5).
     pub fn join_or_create(member: Membership, like: &McMemberRecord) -> Self {
         let record = McMemberRecord {
             q_key: like.q_key,
@@ -141,7 +141,8 @@ fn record<R: Record>(answer: &SaMad) -> Result<R, SaError> {
     answer.record().map(|(_, record)| record).map_err(|_| SaError::BadAnswer)
 }
 
-/// Checks that a path leads to the queried destination.
+/// The path of an answer, with the GIDs of the query. Its destination LID must be unicast and its
+/// MTU valid.
 fn read_path(query: &SaQuery, answer: &SaMad) -> Result<PathRecord, SaError> {
     let asked: PathRecord = record(&query.0)?;
     let path: PathRecord = record(answer)?;

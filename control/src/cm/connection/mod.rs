@@ -18,7 +18,7 @@ use pollux_wire::units::TimeCode;
 use std::fmt;
 use std::time::Duration;
 
-/// Another path that the peer offers.
+/// An alternate path that the peer offers by a LAP.
 #[derive(Clone, Debug)]
 pub(super) enum Offer {
     None,
@@ -26,7 +26,7 @@ pub(super) enum Offer {
     Received {
         transaction_id: u64,
     },
-    /// The last answer, for a repetition.
+    /// The last APR, to answer a repeated LAP.
     Answered {
         transaction_id: u64,
         apr: Box<Apr>,
@@ -46,16 +46,16 @@ pub(super) enum State {
     RepSent(Repeat),
     MraRepReceived(Repeat),
     Established {
-        /// The RTU of the active side, for a repetition.
+        /// The RTU of the active side, to answer a repeated REP.
         rtu: Option<Box<Rtu>>,
-        /// Our offer of another path.
+        /// Our LAP, until its APR arrives.
         offered: Option<Repeat>,
         offer: Offer,
     },
     DreqSent(Repeat),
     TimeWait {
         until: Time,
-        /// The last message, for a repetition.
+        /// The last message, to answer a repeated message of the peer.
         last_message: Option<Box<CmMessage>>,
     },
     /// To be removed from the tables.
@@ -126,14 +126,14 @@ pub(super) struct Connection {
     pub(super) remote_id: Option<CommId>,
     pub(super) req: Box<Req>,
     pub(super) rep: Option<Box<Rep>>,
-    /// The request's, which all answers repeat.
+    /// The transaction ID of the REQ, which all answers repeat.
     pub(super) transaction_id: u64,
     pub(super) packet_life_time: TimeCode,
     pub(super) since: Time,
     pub(super) state: State,
-    /// The listener's default answer until the consumer decides.
+    /// The private data of the listener, for a REJ before the REP.
     pub(super) listener_data: Option<ListenerData>,
-    /// The consumer knows that the connection is over, or aborted it itself.
+    /// The consumer knows that the connection has ended, or ended it itself.
     is_over: bool,
 }
 
@@ -258,7 +258,7 @@ impl Connection {
         self.state = State::TimeWait { until, last_message: last_message.map(Box::new) };
     }
 
-    /// The retries and their interval of messages that this side sends.
+    /// The retry interval and the number of retries of messages that this side sends.
     fn retry_timing(&self) -> (Duration, u8) {
         let response = match self.role {
             Role::Active => self.req.remote_cm_response_timeout,
@@ -277,8 +277,8 @@ impl Connection {
         out.begin_repeat(now, &self.peer, message, transaction, self.retry_timing())
     }
 
-    /// A REJ with the private data of our last message, by which the peer identifies us (RFC 4755
-    /// 6).
+    /// A REJ with the private data of our last REQ or REP, or else of the listener. The peer
+    /// identifies us by this data (RFC 4755 6).
     fn rejection(
         &self,
         out: &Outbox,
@@ -348,8 +348,9 @@ impl Connection {
         self.reject_and_wait(now, out, rej);
     }
 
-    /// Ends a connection after our REP. The peer may consider it established, if its RTU was lost,
-    /// so a REJ, which is not repeated, is not enough.
+    /// Ends a connection after our REP, by a REJ and a DREQ. If the peer's RTU was lost, the peer
+    /// considers the connection established. The REJ is sent once and may be lost too, but the DREQ
+    /// is repeated.
     fn part(&mut self, now: Time, out: &mut Outbox, reason: RejectReason) {
         let rej = self.rejection(out, AnsweredMessage::OTHER, reason);
         self.send(out, &CmMessage::Rej(rej));

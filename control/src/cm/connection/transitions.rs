@@ -1,5 +1,5 @@
-//! The transitions of a connection: by calls of its consumer, and by messages of its peer, whose
-//! sender the caller has checked. Those by timeouts are in [`super`].
+//! The transitions of a connection by calls of the consumer and by messages of the peer. The caller
+//! has checked the sender of a message. Transitions by timeouts are in [`super`].
 
 use super::*;
 
@@ -101,7 +101,7 @@ impl Connection {
         match phase {
             Phase::DreqSent | Phase::TimeWait | Phase::Closed => return,
             Phase::Established => return self.send_dreq(now, out, transaction_id, private_data),
-            // The consumer aborted the handshake itself, so it needs no `Ended` event.
+            // The consumer itself aborts the handshake, so it gets no `Ended` event.
             _ => self.is_over = true,
         }
         let message = match phase {
@@ -154,7 +154,7 @@ impl Connection {
 
 /// Messages of the peer.
 impl Connection {
-    /// A repeated REQ: its answer was lost, or is not sent yet.
+    /// Handles a repeated REQ: its answer was lost, or was not sent yet.
     pub(in crate::cm) fn handle_req_again(&self, out: &mut Outbox) {
         match &self.state {
             State::RepSent(repeat) => self.send(out, &repeat.message),
@@ -168,7 +168,8 @@ impl Connection {
         }
     }
 
-    /// The first REP or a repeated one. No other connection has the peer's queue pair.
+    /// Handles the first REP or a repeated one. The caller has checked that no other connection
+    /// uses the peer's queue pair.
     pub(in crate::cm) fn handle_rep(&mut self, now: Time, out: &mut Outbox, rep: &Rep) {
         match &self.state {
             State::ReqSent(_) | State::MraReqReceived(_) => {
@@ -230,7 +231,7 @@ impl Connection {
             return out.count(CmDrop::Repeated);
         }
         self.emit_ended(out, ConnectionEnd::Rejected(Box::new(*rej)));
-        // A peer that rejected the request has no packets in flight.
+        // A peer that rejected the REQ has no packets in flight.
         let is_unmade =
             matches!(phase, Phase::ReqSent | Phase::MraReqReceived | Phase::ReqReceived);
         if is_unmade && rej.reason != RejectReason::STALE_CONNECTION {
@@ -292,12 +293,12 @@ impl Connection {
         }
     }
 
-    /// An answer to an earlier offer is ignored.
+    /// Handles an APR; one for an earlier LAP is ignored.
     pub(in crate::cm) fn handle_apr(&mut self, out: &mut Outbox, transaction_id: u64, apr: &Apr) {
         let State::Established { offered, .. } = &mut self.state else {
             return out.count(CmDrop::WrongState);
         };
-        // The transport may have changed the upper half.
+        // The MAD transport may have changed the upper half of the transaction ID.
         let is_answered = |it: &mut Repeat| it.transaction_id as u32 == transaction_id as u32;
         if offered.take_if(is_answered).is_none() {
             return out.count(CmDrop::Repeated);
@@ -306,7 +307,7 @@ impl Connection {
         out.emit_event(CmEvent::PathAnswered { key: self.key, apr });
     }
 
-    /// The peer uses its queue pair for another connection, so this one is stale.
+    /// Ends a stale connection: the peer uses its queue pair or communication ID for another one.
     pub(in crate::cm) fn handle_stale(&mut self, now: Time, out: &mut Outbox, transaction_id: u64) {
         self.emit_ended(out, ConnectionEnd::Stale);
         let message = match self.state.phase() {
@@ -325,7 +326,7 @@ impl Connection {
         self.reject_and_wait(now, out, rej);
     }
 
-    /// The queue pair in the REP belongs to another connection, so this one ends.
+    /// Ends a connection that the peer accepted with a queue pair of another connection.
     pub(in crate::cm) fn refuse_stale_rep(&mut self, now: Time, out: &mut Outbox, rep: &Rep) {
         self.remote_id = Some(rep.local_comm_id);
         self.emit_ended(out, ConnectionEnd::Stale);

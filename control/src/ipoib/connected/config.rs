@@ -9,7 +9,7 @@ use pollux_wire::packet::RnrTimer;
 use pollux_wire::units::TimeCode;
 use std::time::Duration;
 
-/// How packets go to peers that offer more than datagrams (RFC 4755 3.1).
+/// The transport to peers that offer connected mode (RFC 4755 3.1).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Policy {
     /// By datagram. As an interface's policy it turns connected mode off.
@@ -19,12 +19,12 @@ pub enum Policy {
     Rc,
     /// By unreliable connection where that is offered, else by datagram.
     Uc,
-    /// By the best connection that is offered: reliable, unreliable, none.
+    /// By the best connection that is offered: reliable, or else unreliable; else by datagram.
     Auto,
 }
 
 impl Policy {
-    /// The kind of connection to a peer with these flags, if there is to be one.
+    /// The type of connection to a peer with these flags; `None` for datagrams only.
     pub const fn wants(self, peer: &LinkAddress) -> Option<QpType> {
         match self {
             Self::Rc | Self::Auto if peer.rc => Some(QpType::Rc),
@@ -40,48 +40,50 @@ pub struct PeerConfig {
     /// Whether reliable connections are offered and accepted, unless connected mode is off.
     pub offers_rc: bool,
     pub offers_uc: bool,
-    /// The longest message that we receive, header included (RFC 4755 5.1).
+    /// The longest message that we receive, in bytes, header included (RFC 4755 5.1).
     pub receive_mtu: u32,
     /// The service-ID convention of the first REQ to a peer. Linux rejects the RFC's service ID at
-    /// once, and then gets the other one; in the opposite order, two nodes that support both would
-    /// take each other for Linux.
+    /// once, and then gets a REQ with its own. In the opposite order, two nodes that support both
+    /// would take each other for Linux.
     pub dialect_first: Dialect,
-    /// Connections of each worker of ours, those that end included.
+    /// Connections of each worker of ours, those that are ending included.
     pub connections_max: usize,
-    /// Connections of one peer, for each of its workers that asks.
+    /// Connections of one peer, for each of the peer's workers that requests them.
     pub connections_per_peer_max: usize,
-    /// Connections of all peers at one port, for each worker of ours; at most half of them are
-    /// others than a peer's first.
+    /// Connections of all peers at one port, for each worker of ours. A peer that has connections
+    /// for another of its workers may use only half of this limit, to leave space for other peers.
     pub connections_per_port_max: usize,
-    /// The same of those that end, and so cannot be used.
+    /// Ending connections of all peers at one port, for each worker of ours.
     pub ending_per_port_max: usize,
-    /// Refused or unanswered attempts in a row before traffic uses datagrams for long (RFC 4755 8).
+    /// Refused or unanswered attempts in a row before traffic uses datagrams for `give_up_for` (RFC
+    /// 4755 8).
     pub attempts_max: u32,
     /// The pause after a failed attempt; it doubles each time.
     pub pause_min: Duration,
     pub pause_max: Duration,
-    /// How long traffic then uses datagrams.
+    /// How long traffic uses datagrams after `attempts_max` refused or unanswered attempts.
     pub give_up_for: Duration,
     /// A connection that fails sooner counts as a failed attempt.
     pub good_after: Duration,
-    /// The longest wait of a packet too long for a datagram for a connection.
+    /// How long a packet that is too long for a datagram waits for a connection.
     pub long_packet_timeout: Duration,
-    /// How long an unreliable connection sends without receiving before its peer is probed. Until
-    /// the probe fails, packets may go to a peer that has restarted.
+    /// How long an unreliable connection sends without receiving before the peer is probed. If the
+    /// peer has restarted, its packets are lost until the probes fail.
     pub probe_after: Duration,
     pub probe_interval: Duration,
     /// Probes without an answer before the connection ends.
     pub probes_max: u8,
-    /// When unused connections to interfaces that are no neighbors end; `None` is never (RFC 4755
-    /// 3.4).
+    /// How long a connection to a peer that is not a neighbor may be unused before it ends; `None`:
+    /// forever (RFC 4755 3.4).
     pub idle_for: Option<Duration>,
-    /// Whether queue pairs here can go on by a second path when their first one fails.
+    /// Whether queue pairs here can migrate to an alternate path when their path fails.
     pub migrates: bool,
-    /// How long a connection is open before an alternate path is looked for; the pause until the
+    /// How long a connection is open before the search for an alternate path. The pause until the
     /// next search doubles each time.
     pub alternate_after: Duration,
     pub alternate_pause_max: Duration,
-    /// How long an acknowledgement may take. With the retries, less than TCP waits (RFC 4755 7.1).
+    /// How long the peer may take for an ACK. With all retries, the default is less than TCP's
+    /// retransmission timeout (RFC 4755 7.1).
     pub ack_timeout: TimeCode,
     pub retry_count: u8,
     /// Retries after an RNR NAK (the peer has no receive); 7 is forever.
@@ -95,7 +97,7 @@ pub struct PeerConfig {
 }
 
 impl PeerConfig {
-    /// Usual settings, connected mode off.
+    /// The default settings, with connected mode off.
     pub const fn of(ca_guid: Guid) -> Self {
         Self {
             policy: Policy::Ud,
@@ -132,10 +134,10 @@ impl PeerConfig {
         }
     }
 
-    /// The same for an adapter in software, which acknowledges only when its process polls it: 134
-    /// ms eight times is 1.07 s. That is longer than TCP waits, unlike RFC 4755 7.1: at the end of
-    /// a retry period the peer's process is busy, and no packet was lost. Half a second of
-    /// computing is no reason to lose packets and connections.
+    /// The default settings for a software adapter, which acknowledges only when its process polls
+    /// it. Eight times 134 ms is 1.07 s, longer than TCP waits, unlike RFC 4755 7.1. Why: when a
+    /// shorter retry period ends, the peer's process is usually busy and no packet was lost. A
+    /// process that computes for half a second must not lose packets or connections.
     pub const fn of_polled(ca_guid: Guid) -> Self {
         Self { ack_timeout: TimeCode(15), ..Self::of(ca_guid) }
     }

@@ -13,11 +13,12 @@ use pollux_wire::units::Mtu;
 
 #[derive(Clone, Debug)]
 pub(super) enum State {
-    /// The device creates our queue pair, for a request along this path.
+    /// The device creates our queue pair, for a REQ along this path.
     MakingToAsk { path: Box<PathRecord> },
-    /// The device creates our queue pair, for the reply to a request.
+    /// The device creates our queue pair, for the REP to a REQ.
     MakingToAccept,
-    /// The REQ was sent. If the peer listens to another service ID, it is repeated there.
+    /// The REQ was sent. If the peer rejects the service ID, a REQ with the other convention's ID
+    /// follows.
     Asked { qpn: Qpn, path: Box<PathRecord> },
     /// The REP was sent.
     Accepted { qpn: Qpn },
@@ -26,7 +27,7 @@ pub(super) enum State {
     /// The connection ends, for this reason.
     Ending {
         why: PeerDrop,
-        /// Whether the CM has the connection until it reports that it is closed.
+        /// Whether the CM still has the connection, and will report when it is closed.
         is_at_cm: bool,
         qpn: Option<Qpn>,
     },
@@ -80,9 +81,9 @@ pub(super) enum Offer {
 
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ConnectionPaths {
-    /// The one in use.
+    /// The path in use.
     pub(super) path: AddressVector,
-    /// The address vector, after the negotiation.
+    /// The path MTU of the queue pair, after the negotiation.
     pub(super) mtu: Option<Mtu>,
     /// The loaded alternate path, and since when.
     pub(super) alternate: Option<(AddressVector, Time)>,
@@ -99,7 +100,7 @@ pub(super) struct Connection {
     pub(super) peer: Address,
     /// Our worker that owns the queue pair.
     pub(super) worker: WorkerId,
-    /// The worker that requested it, by the numbers of the requesting node.
+    /// The worker that requested the connection, by its index at the requesting node.
     pub(super) asking_worker: u8,
     pub(super) qp_type: QpType,
     pub(super) dialect: Dialect,
@@ -107,15 +108,16 @@ pub(super) struct Connection {
     pub(super) state: State,
     pub(super) since: Time,
     pub(super) used: Time,
-    /// The liveness probe, and the time that the probes so far fill at an even rate.
+    /// The liveness probe.
     pub(super) probe: Probe,
+    /// The end of the time that the probes so far would fill at an even rate, to limit that rate.
     pub(super) probes_until: Time,
     pub(super) mtu: u32,
     pub(super) paths: ConnectionPaths,
 }
 
 impl Connection {
-    /// Whether it sends our packets too. A connection that Linux requested only receives.
+    /// Whether our packets may be sent by the connection. One that Linux requested only receives.
     pub(super) fn serves_us(&self) -> bool {
         self.role == Role::Active || self.dialect == Dialect::Rfc
     }

@@ -11,7 +11,7 @@ use pollux_wire::ip::link_address::LinkAddress;
 use pollux_wire::mad::cm::RejectReason;
 
 impl Connections {
-    /// The neighbor was forgotten: its connections end with it (RFC 4755 3.4).
+    /// Ends the connections of a neighbor that was removed (RFC 4755 3.4).
     pub fn forget(&mut self, now: Time, link: &LinkAddress) {
         let address = link.comparison_form();
         let Some(peer) = self.peers.get_mut(&address) else { return };
@@ -23,7 +23,8 @@ impl Connections {
         self.forget_peer(address);
     }
 
-    /// The policy for a peer has changed: connections of other kinds than this one end.
+    /// Ends the connections of a peer that are not of the type `wanted`, after a change of its
+    /// policy.
     pub fn end_others(&mut self, now: Time, link: &LinkAddress, wanted: Option<QpType>) {
         let all = self.all.of_peer(link.comparison_form());
         let others = all.filter(|(_, connection)| Some(connection.qp_type) != wanted);
@@ -53,7 +54,7 @@ impl Connections {
         let Some(connection) = self.all.get_mut(&key).filter(|it| !it.is_ending()) else { return };
         let was_good = connection.is_open() && now >= connection.since + self.config.good_after;
         if is_at_cm {
-            // The CM may have closed it without having reported that yet.
+            // The CM may have closed the connection, and its event is not polled yet.
             let _gone = self.cm.disconnect(now, key, private_data);
         }
         let (address, worker, qpn) = (connection.peer, connection.worker, connection.state.qpn());
@@ -72,9 +73,9 @@ impl Connections {
         }
     }
 
-    /// An ending connection neither sends nor receives. Its queue pair is destroyed at once if the
-    /// peer does not know its number or the CM has closed the connection, else when the CM closes
-    /// it.
+    /// Takes the queue pair of an ending connection out of use. The queue pair is destroyed at once
+    /// if the peer does not know the QPN or the CM has closed the connection, otherwise when the CM
+    /// closes the connection.
     fn retire(
         &mut self,
         key: ConnectionKey,
@@ -92,7 +93,7 @@ impl Connections {
         }
     }
 
-    /// The CM has closed the connection: no packet of it is on the wire.
+    /// Handles the close of a connection at the CM: no packet of it is in flight.
     pub(super) fn handle_closed(&mut self, now: Time, key: ConnectionKey) {
         let Some(connection) = self.all.get_mut(&key) else { return };
         match &mut connection.state {
@@ -132,8 +133,9 @@ impl Connections {
         }
     }
 
-    /// The creation of a queue pair, or the queue pair, failed. Without a while of work before,
-    /// that is a failed attempt; otherwise the next packet requests another connection.
+    /// Handles a queue pair that failed or could not be created. If the connection was not open for
+    /// `good_after`, a request of ours counts as a failed attempt. Otherwise the next packet
+    /// requests another connection.
     pub(super) fn handle_failed(&mut self, now: Time, key: ConnectionKey) {
         let Some(connection) = self.all.get(&key) else { return };
         let was_good = connection.is_open() && now >= connection.since + self.config.good_after;
@@ -144,7 +146,7 @@ impl Connections {
             _ => self.end(now, key, PeerDrop::QueuePair),
         }
         if !was_made {
-            // There may be no queue pair that could end.
+            // There may be no queue pair, and then no event reports its end.
             self.handle_queue_pair_end(key);
         }
     }
@@ -157,7 +159,7 @@ impl Connections {
         self.forget_peer(peer);
     }
 
-    /// Ends unused connections of peers that are no neighbors; those of neighbors end with the
+    /// Ends unused connections of peers that are not neighbors. Those of neighbors end with the
     /// neighbor.
     pub(super) fn end_idle(&mut self, now: Time) {
         let Some(idle_for) = self.config.idle_for else { return };

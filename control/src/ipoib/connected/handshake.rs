@@ -6,8 +6,8 @@
 //! ```
 //!
 //! Both sides wait for the device to create their queue pair, and continue in `handle_made`. From
-//! the REP to the RTU everything is in `handle_reply`. Tie-break between REQs that cross: see
-//! `accept`. MTU negotiation: REQ and REP carry the receive MTU of their sender in private data
+//! the REP to the RTU, everything is in `handle_reply`. For the tie-break between REQs that cross,
+//! see `accept`. MTU negotiation: REQ and REP carry the receive MTU of their sender in private data
 //! (RFC 4755 6), and neither side sends longer packets.
 
 use super::connection::ConnectionPaths;
@@ -29,11 +29,13 @@ use pollux_wire::mad::cm::{RejectReason, Rep, Req, TransportService};
 use pollux_wire::mad::sa::PathRecord;
 use pollux_wire::psn::Psn;
 
-/// RNR retries forever. Linux replaces another value by its own setting, which would be no retries.
+/// Unlimited RNR retries. Linux replaces any other value by its own setting, which would mean no
+/// retries.
 const RNR_FOR_EVER: u8 = 7;
 
 impl Connections {
-    /// Requests a connection for a packet of a worker, unless there is a connection or a pause.
+    /// Requests a connection for a packet of a worker, unless the worker has one, or attempts are
+    /// paused.
     pub fn connect(
         &mut self,
         now: Time,
@@ -143,14 +145,14 @@ impl Connections {
     pub(super) fn handle_reply(&mut self, now: Time, key: ConnectionKey, rep: &Rep) {
         let is_asked = |it: &&Connection| matches!(it.state, State::Asked { .. });
         let Some(connection) = self.all.get(&key).filter(is_asked) else {
-            // The connection is ending, or gone: the CM must still report when it has closed.
+            // The connection is ending or gone. This makes the CM report when it has closed.
             let _gone = self.cm.disconnect(now, key, self.private_data().padded());
             return;
         };
         let head = rep.private_data.first_chunk().copied().unwrap_or_default();
         let private_data = IpoibPrivateData::parse(&head);
         let mtu = connection_ip_mtu(self.config.receive_mtu, private_data.receive_mtu);
-        // A reply from another interface does not count (RFC 4755 8).
+        // A REP from another interface is rejected (RFC 4755 8).
         let is_other = private_data.ud_qpn != LinkAddress::parse(&connection.peer).qpn;
         let terms = self.cm.terms(key);
         match terms.filter(|_| mtu >= IPV4_MTU_MIN && !is_other) {
@@ -171,9 +173,10 @@ impl Connections {
         }
     }
 
-    /// Makes our queue pair ready to receive and to send. RC's timers are shorter than the path
-    /// would allow (RFC 4755 7.1). RNR NAKs do not count: a peer without receives is busy and not
-    /// dead. The port driver reports a peer that receives nothing for long.
+    /// Makes our queue pair ready to receive and to send. RC uses the configured ACK timeout, which
+    /// is shorter than the path would allow (RFC 4755 7.1). With unlimited RNR retries, a peer
+    /// without receives does not make the queue pair fail, because it is only busy. The port driver
+    /// reports a peer that receives nothing for long.
     fn make_ready(&mut self, key: ConnectionKey, terms: Terms) {
         let timeout = self.config.ack_timeout;
         let terms = Terms { timeout, ..terms };
@@ -190,7 +193,8 @@ impl Connections {
         }
     }
 
-    /// The connection is open: its attempt ends, and it replaces older connections of the peer.
+    /// Opens a connection: ends its attempt, and ends the older connections of the peer that it
+    /// replaces.
     fn open(&mut self, now: Time, key: ConnectionKey) {
         let Some(connection) = self.all.get_mut(&key) else { return };
         let (State::Asked { qpn, .. } | State::Accepted { qpn }) = connection.state else {
@@ -222,7 +226,7 @@ impl Connections {
             others.into_iter().partition(|other| self.all.get(other).is_some_and(replaces));
         let is_open = |it: &ConnectionKey| self.all.get(it).is_some_and(Connection::is_open);
         if replaced.iter().any(is_open) {
-            // The peer may have restarted, and forgotten those too.
+            // The peer may have restarted, and lost the other connections too.
             others.into_iter().for_each(|other| self.probe_soon(now, other));
         }
         for other in replaced {
@@ -230,7 +234,7 @@ impl Connections {
         }
     }
 
-    /// Handles a failed request of ours, or a connection that failed at once.
+    /// Handles a failed request of ours, or a connection that failed soon after it was opened.
     pub(super) fn fail_attempt(
         &mut self,
         now: Time,
@@ -247,8 +251,8 @@ impl Connections {
         }
     }
 
-    /// The peer does not listen to the service ID of the REQ: it gets another REQ with the service
-    /// ID of the other convention, once (RFC 4755 3.5).
+    /// Handles a REJ because the peer does not listen to the service ID of our REQ: sends a REQ
+    /// with the service ID of the other convention, once (RFC 4755 3.5).
     pub(super) fn try_other_dialect(&mut self, now: Time, key: ConnectionKey) {
         let Some(connection) = self.all.get(&key) else { return };
         let Connection { peer: address, worker, qp_type, dialect, .. } = *connection;
@@ -285,8 +289,8 @@ impl Connections {
         let Err((reason, why)) = self.accept(now, key, worker, req) else { return };
         self.drops.count(why);
         if self.is_full(worker) {
-            // The peer repeats its REQ, and there may be resources then; Linux repeats a rejected
-            // one at once.
+            // Without an answer, the peer repeats its REQ later, when there may be resources. Linux
+            // repeats a rejected REQ at once.
             return self.cm.ignore(now, key);
         }
         self.reject(now, key, reason);
@@ -296,7 +300,7 @@ impl Connections {
     fn reject(&mut self, now: Time, key: ConnectionKey, reason: RejectReason) {
         let receive_mtu = self.config.receive_mtu.to_be_bytes();
         let private_data = self.private_data().padded();
-        // The CM had the connection a moment ago.
+        // The connection may have ended at the CM.
         let _gone = self.cm.reject(now, key, reason, &receive_mtu, private_data);
     }
 
@@ -358,9 +362,10 @@ impl Connections {
     }
 
     /// Whether a peer may have one more connection for this asking worker, at this worker of ours.
-    /// Its port has a limit, too, since queue pair and worker numbers can be forged. The limits are
-    /// per worker of ours, whose receives and queue pairs the connections use. Ending connections
-    /// have a limit of their own, and `to_go`, which is about to end, does not count.
+    /// The port of the peer has a limit too, because QPNs and worker indexes can be forged. The
+    /// limits are per worker of ours, because connections use the receives and queue pairs of the
+    /// worker. Ending connections have a limit of their own. The connection `to_go` is about to end
+    /// and does not count.
     fn is_within_limits(
         &self,
         link: &LinkAddress,
@@ -372,7 +377,7 @@ impl Connections {
         let of_port = self.all.of_port(link.gid, worker);
         let goes = to_go.and_then(|key| self.all.get(&key)).filter(|it| it.worker == worker);
         let live = of_port.live - usize::from(goes.is_some());
-        // A peer has no more connections than its port.
+        // The limits of the peer's port bound this walk.
         let known = self.all.of_peer(link.comparison_form());
         let known = known.filter(|(key, _)| Some(*key) != to_go).map(|(_, it)| it);
         let of_peer = known.filter(|it| it.worker == worker && !it.is_ending());
@@ -380,7 +385,8 @@ impl Connections {
             of_peer.fold((0, 0), |(of_peer, of_asking_worker), it| {
                 (of_peer + 1, of_asking_worker + usize::from(it.asking_worker == asking_worker))
             });
-        // A peer's second connection must leave resources for the first one of others.
+        // A peer's connections for further workers must leave resources for the first connections
+        // of others.
         let is_second = of_peer > of_asking_worker;
         let of_port_max = config.connections_per_port_max / if is_second { 2 } else { 1 };
         !self.is_full(worker)
@@ -389,9 +395,8 @@ impl Connections {
             && of_port.ending < config.ending_per_port_max
     }
 
-    /// Whether a REQ with this service ID crosses ours, so that only one stands (RFC 4755 3.3).
-    /// With Linux both stand; but a peer with Linux's service IDs gets no REQ with the RFC's any
-    /// more.
+    /// Whether a REQ of this service-ID convention crosses ours, so that only one of the two stands
+    /// (RFC 4755 3.3). With the convention of Linux, both stand.
     fn crosses(&self, ours: ConnectionKey, dialect: Dialect) -> bool {
         let ours = self.all.get(&ours);
         dialect == Dialect::Rfc && ours.is_some_and(|ours| ours.dialect == Dialect::Rfc)
@@ -405,7 +410,8 @@ impl Connections {
         }
     }
 
-    /// The requester, and the MTU of a connection with it; `None` if the private data are invalid.
+    /// The link address of the requester, and the MTU of a connection with it; `None` if the
+    /// private data are invalid.
     fn read(&self, req: &Req) -> Option<(LinkAddress, u32)> {
         let private_data = IpoibPrivateData::parse(req.private_data.first_chunk()?);
         let (qpn, gid) = (private_data.ud_qpn, req.primary.local_gid);
@@ -417,7 +423,7 @@ impl Connections {
         (is_interface && mtu >= IPV4_MTU_MIN).then_some((link, mtu))
     }
 
-    /// Makes the queue pair ready to receive and to send before the REP, since data may arrive
+    /// Makes the queue pair ready to receive and to send, then sends the REP: data may arrive
     /// before the RTU.
     fn send_rep(&mut self, now: Time, key: ConnectionKey, qpn: Qpn) {
         let mut rep = Rep {

@@ -1,4 +1,4 @@
-//! Automatic path migration: an alternate path of a connection, which its queue pairs use when the
+//! Automatic path migration: a connection has an alternate path, which its queue pairs use when the
 //! first path fails (IBA 12.8, 17.2.8).
 //!
 //! ```text
@@ -7,18 +7,18 @@
 //!    +-- later, with backoff --------------------- +
 //! ```
 //!
-//! The side that requested a connection looks for the path and offers it in a LAP; the other side
-//! loads a valid path as soon as it is offered. After a migration the alternate path is the only
-//! one, and another one is looked for. Linux ignores LAPs, so it gets none. Only a reliable queue
-//! pair notices that its path failed.
+//! The side that requested a connection searches for the path and offers it in a LAP. The other
+//! side loads a valid path at once. After a migration, the alternate path is the only path, and the
+//! search for another one starts. Linux ignores LAPs, so it gets none. Only a reliable queue pair
+//! detects that its path failed.
 //!
-//! An alternate path has another LID at both ends, so there are some where ports have several LIDs
-//! (LMC). The subnet manager decides which links the two paths share. Paths by another port are
-//! not looked for: the queue pair of the connection is at this one.
+//! An alternate path has other LIDs at both ends, so it exists only where ports have several LIDs
+//! (LMC). The subnet manager decides which links the two paths share. Paths through another port
+//! are not used, because the queue pair of the connection is at this port.
 //!
-//! A loaded path protects the connection only after packets in both directions have armed it (IBA
-//! 17.2.8.1), which the adapters do: an idle connection is not protected yet. CM messages use the
-//! first path only; while that fails, no third path can be offered.
+//! A loaded path protects the connection only after the adapters have armed it, which takes packets
+//! in both directions (IBA 17.2.8.1). So an idle connection is not protected yet. CM messages use
+//! the first path only; while that path fails, no third path can be offered.
 
 use super::Connections;
 use super::connection::{Connection, Offer};
@@ -35,7 +35,7 @@ use pollux_wire::mad::cm::{ApStatus, Apr, Lap, ReqPath};
 use pollux_wire::mad::sa::PathRecord;
 use std::time::Duration;
 
-/// The least time between two paths that a peer has us load: each stalls the worker.
+/// The shortest time between two alternate paths that a peer makes us load: each stalls the worker.
 const LOADED_FOR: Duration = Duration::from_secs(1);
 
 impl Connections {
@@ -79,13 +79,13 @@ impl Connections {
         }
     }
 
-    /// The next port for which the SA is asked for all paths.
+    /// The next port to which all paths are to be queried from the SA.
     pub fn poll_path_query(&mut self) -> Option<Gid> {
         self.path_queries.pop_front()
     }
 
-    /// Handles the paths to a port from the SA: offers the first that shares no LID with the path
-    /// in use. Without one, the SA is asked again later.
+    /// Handles the SA's paths to a port: offers the first path that shares no LID with the path in
+    /// use. If there is none, the SA is queried again later.
     pub fn handle_paths(&mut self, now: Time, gid: Gid, paths: &[PathRecord]) {
         let is_queried = |it: &Connection| {
             it.paths.offer == Offer::Queried && LinkAddress::parse(&it.peer).gid == gid
@@ -121,7 +121,7 @@ impl Connections {
         self.cm.offer_path(now, key, lap).is_ok()
     }
 
-    /// Handles the APR to our LAP; `None` without one.
+    /// Handles the APR to our LAP; `None` if no APR arrived.
     pub(super) fn handle_path_answer(&mut self, now: Time, key: ConnectionKey, apr: Option<&Apr>) {
         let Some(connection) = self.all.get_mut(&key) else { return };
         let Offer::Offered(alternate) = std::mem::take(&mut connection.paths.offer) else { return };
@@ -144,13 +144,13 @@ impl Connections {
             }
             Err(status) => status,
         };
-        // The CM had the connection a moment ago.
+        // The connection may have ended at the CM.
         let _gone = self.cm.answer_path(now, key, Apr { status, ..Apr::default() });
     }
 
-    /// The address vector of a path that the peer offers. It is valid between the two ports of the
-    /// connection, if it is not the path in use, not too soon after another one, and while no offer
-    /// of ours is outstanding.
+    /// The address vector of a path that the peer offers, if the path is valid: it connects the two
+    /// ports of the connection, is not the path in use, is not offered too soon after another path,
+    /// and no offer of ours is outstanding.
     fn judge(
         &self,
         now: Time,
@@ -197,7 +197,7 @@ impl Connections {
         }
     }
 
-    /// Loads an alternate path into our queue pair, unless it has that one already, perhaps armed.
+    /// Loads an alternate path into our queue pair, unless it is loaded already, and perhaps armed.
     fn load_alternate(&mut self, now: Time, key: ConnectionKey, alternate: AddressVector) {
         let Some(connection) = self.all.get_mut(&key) else { return };
         if connection.paths.alternate.is_some_and(|(known, _)| known == alternate) {
@@ -212,7 +212,8 @@ impl Connections {
         self.modify(key, attributes);
     }
 
-    /// The queue pair uses its alternate path, which is its only one now.
+    /// Handles a migration: the alternate path becomes the path in use, and there is no alternate
+    /// path.
     pub(super) fn handle_migrated(&mut self, now: Time, key: ConnectionKey) {
         let Some(connection) = self.all.get_mut(&key) else { return };
         if let Some((alternate, _)) = connection.paths.alternate.take() {
@@ -223,7 +224,8 @@ impl Connections {
         self.plan_alternate(now, key);
     }
 
-    /// The queue pair refused its alternate path. Others are not offered soon.
+    /// Handles an alternate path that the device refused. The next search follows after the longest
+    /// pause.
     pub(super) fn handle_alternate_refused(&mut self, now: Time, key: ConnectionKey) {
         if let Some(connection) = self.all.get_mut(&key) {
             (connection.paths.alternate, connection.paths.failures) = (None, u32::MAX);

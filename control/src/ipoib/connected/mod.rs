@@ -4,27 +4,27 @@
 //! ```text
 //!   we ask:      MakingToAsk --queue pair--> Asked --REP: ready, RTU--> Open
 //!   peer asks:   MakingToAccept --queue pair: ready, REP--> Accepted --RTU, or data--> Open
-//!   any:         --refused, failed, replaced, asked to end--> Ending
-//!   Ending       --the peer has parted, no packet is under way, buffers are back--> (none)
+//!   any:         --refused, failed, replaced, disconnected--> Ending
+//!   Ending       --closed at the CM, no packet in flight, buffers returned--> (none)
 //! ```
 //!
-//! A queue pair whose number the peer knows stays as long as packets may come for that number, in
-//! the error state: while it is there, no other has the number (IBA 12.9.8.4).
+//! If the peer knows the QPN, the queue pair stays in the error state as long as packets for that
+//! QPN may arrive, so that no other queue pair gets the QPN (IBA 12.9.8.4).
 //!
 //! The attempts of each of our workers to connect to a peer:
 //!
 //! ```text
 //!   Idle --a packet--> UnderWay --Open--> Idle, and packets are sent by the connection
 //!    ^                    | failed
-//!    +- time, announced - Paused, longer each time; datagrams meanwhile: see `pause`
+//!    +- time, announced - Paused, with backoff; datagrams meanwhile: see `pause`
 //! ```
 //!
 //! A peer is a link address without flags (RFC 4755 2.3). With the service IDs of the RFC, one
-//! connection of a worker (see `worker`) serves both directions: when two REQs for it cross, the
-//! side with the smaller address accepts, and the other's REQ stands (3.3). A connection replaces
-//! an older one only after the RTU: a REQ may be a delayed old one, which gets no RTU. With the
-//! service IDs of Linux, each side sends by the connection that it requested, and only receives by
-//! the other.
+//! connection of a worker (see `worker`) serves both directions. When two REQs for it cross, the
+//! side with the smaller address accepts the other's REQ and gives up its own (3.3). A connection
+//! replaces an older one only after the RTU, because a REQ may be a delayed old one, which gets no
+//! RTU. With the service IDs of Linux, each side sends by the connection that it requested, and
+//! only receives by the other connection.
 //!
 //! Packets that fit a datagram do not wait for a connection.
 
@@ -69,21 +69,21 @@ use worker::Attempts;
 reasons! {
     pub enum PeerDrop {
         Full = "full",
-        /// A request that crossed ours, which stands.
+        /// One of two REQs that crossed; the other one stands.
         Crossing = "crossing",
         NotOffered = "not_offered",
         BadPrivateData = "bad_private_data",
         Refused = "refused",
-        /// Our request was not answered.
+        /// Our REQ or a probe was not answered.
         Silence = "silence",
-        /// A queue pair could not be made, or failed.
+        /// A queue pair could not be created, or failed.
         QueuePair = "queue_pair",
-        /// The peer has made another connection instead.
+        /// The peer has opened another connection in its place.
         Replaced = "replaced",
-        /// The peer asked for it to end.
+        /// The peer ended the connection.
         PeerEnded = "peer_ended",
         Idle = "idle",
-        /// The policy for the peer wants no connection now, or one of another kind.
+        /// The policy for the peer wants no connection now, or one of another type.
         Policy = "policy",
         Forgotten = "forgotten",
         Down = "down",
@@ -92,7 +92,7 @@ reasons! {
     }
 }
 
-/// A peer as its link address is compared.
+/// A peer's link address in comparison form, without flags.
 type Address = [u8; LinkAddress::LEN];
 
 /// The link and port of an interface that is up.
@@ -102,7 +102,8 @@ pub struct LocalEnd {
     pub p_key: PKey,
     pub pkey_index: u16,
     pub port: LocalPort,
-    /// The longest IP packet of a datagram: connections that take less are not sent by.
+    /// The longest IP packet of a datagram, in bytes. A connection with a smaller MTU is not used
+    /// to send.
     pub datagram_mtu: u32,
 }
 
@@ -110,10 +111,10 @@ pub struct LocalEnd {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PeerState {
     Idle,
-    /// One is being made, since then.
+    /// A connection is being made, since this time.
     UnderWay(Time),
-    /// The last attempt failed, or too many did; or the connection takes shorter packets than a
-    /// datagram does.
+    /// The last attempt failed, or too many did; or the connection has a smaller MTU than
+    /// datagrams.
     Paused,
     Open {
         connection: ConnectionKey,
@@ -123,12 +124,12 @@ pub enum PeerState {
 
 #[derive(Debug)]
 struct Peer {
-    /// A neighbor of ours, which is kept without a connection.
+    /// The peer is a neighbor, so it is kept even without a connection.
     is_neighbor: bool,
-    /// When it last announced itself or sent a REQ.
+    /// When the peer last announced itself, or opened a connection that it requested.
     last_seen: Option<Time>,
     dialect: Option<Dialect>,
-    /// By our workers.
+    /// The attempts of each worker of ours.
     attempts: Vec<Attempts>,
 }
 
@@ -146,7 +147,7 @@ pub struct Connections {
     sweep: Option<Time>,
     /// When to look for alternate paths.
     alternates_due: BTreeSet<(Time, ConnectionKey)>,
-    /// Ports for which the SA is asked for all paths.
+    /// Ports to which all paths are to be queried from the SA.
     path_queries: VecDeque<Gid>,
     /// The deadlines of probes.
     probes: BTreeSet<(Time, ConnectionKey)>,
@@ -181,7 +182,8 @@ impl Connections {
         }
     }
 
-    /// The interface has come up, or has gone down: then all connections end (RFC 4755 3.4).
+    /// Sets the link and port when the interface has come up. `None`: the interface has gone down,
+    /// and all connections end (RFC 4755 3.4).
     pub fn set_local_end(&mut self, now: Time, local: Option<LocalEnd>) {
         if self.local == local {
             return;
@@ -197,7 +199,8 @@ impl Connections {
             self.local = Some(local);
             let private_data = self.private_data().padded();
             for dialect in Dialect::ALL {
-                // Two listeners are within any sensible limit; without them we are only active.
+                // Two listeners are within any sensible limit; without them, we can only request
+                // connections.
                 let _full = self.cm.listen(dialect.service_id(qpn), private_data);
             }
         }
@@ -210,8 +213,8 @@ impl Connections {
 
     /// Handles a datagram of the CM class.
     ///
-    /// A REQ while the interface is down is not answered: the peer repeats it, while a REJ would
-    /// look like that of a node with the other service IDs.
+    /// While the interface is down, a REQ is not answered, and the peer repeats it. A REJ would
+    /// look like that of a node with the service IDs of the other convention.
     pub fn handle_mad(&mut self, now: Time, datagram: &CmDatagram) {
         let is_early = self.local.is_none() && self.config.is_on();
         if is_early && datagram.req().is_some() {
@@ -244,8 +247,8 @@ impl Connections {
         self.handle_cm_events(now);
     }
 
-    /// Handles a new or changed neighbor, which is kept without a connection. If it does not offer
-    /// unreliable connections any more, they end; reliable ones would fail by themselves.
+    /// Handles a new or changed neighbor, which is kept without a connection. If it no longer
+    /// offers unreliable connections, those end. Reliable ones would fail by themselves.
     pub fn handle_neighbor(&mut self, now: Time, link: &LinkAddress) {
         if !self.config.is_on() {
             return;
@@ -295,7 +298,7 @@ impl Connections {
         &self.drops
     }
 
-    /// Whether a REQ is about a connection with the port that sent it.
+    /// Whether a connection of the port that sent a REQ has the communication ID of the REQ.
     pub fn is_of_peer(&self, from: &MadAddress, req: &Req) -> bool {
         self.cm.is_of_peer(from, req)
     }

@@ -1,10 +1,10 @@
 //! Pauses after failed attempts to connect to a peer.
 //!
 //! A peer that refuses, does not answer, or ends a new connection may not support what it offers
-//! (RFC 4755 8): the pause doubles, and after `attempts_max` such attempts in a row its traffic
-//! uses datagrams for `give_up_for`. A peer whose queue pair fails or that has too many connections
-//! only has the pause doubled, up to `pause_max`. The pause ends early when the peer requests a
-//! connection or announces itself, but not before `pause_min`.
+//! (RFC 4755 8). The pause doubles, and after `attempts_max` such attempts in a row, traffic to it
+//! uses datagrams for `give_up_for`. If the queue pair fails or the peer has too many connections,
+//! the pause only doubles, up to `pause_max`. The pause ends early when the peer opens a connection
+//! or announces itself, but not before `pause_min`.
 
 use super::{Address, Connections, PeerConfig, PeerDrop};
 use crate::bounded::Backoff;
@@ -26,7 +26,7 @@ pub struct Pause {
     pub failure: Failure,
     pub since: Time,
     pub until: Time,
-    /// Too many attempts failed, so traffic uses datagrams for long.
+    /// Too many attempts were refused, so the pause lasts for `give_up_for`.
     pub has_given_up: bool,
 }
 
@@ -58,7 +58,7 @@ impl Failure {
         Self { why: PeerDrop::Refused, rej: Some(reason) }
     }
 
-    /// Whether it shows that the peer does not support what it offers.
+    /// Whether the failure suggests that the peer does not support what it offers.
     const fn is_refusal(self) -> bool {
         match (self.why, self.rej) {
             (PeerDrop::QueuePair | PeerDrop::Full, _) => false,
@@ -102,8 +102,9 @@ impl Pause {
 }
 
 impl Connections {
-    /// Pauses attempts, with backoff. An announcement since the start of the attempt ends the
-    /// pause: the attempt may have failed because the peer's port went down and up again.
+    /// Pauses attempts, with exponential backoff. If the peer announced itself since the start of
+    /// the attempt, the pause ends early: the attempt may have failed because the peer's port went
+    /// down and up again.
     pub(super) fn pause(
         &mut self,
         (now, began): (Time, Time),
@@ -130,7 +131,8 @@ impl Connections {
         }
     }
 
-    /// Ends the pauses after a sign of life, unless the peer was given up.
+    /// Ends the pauses of a peer that announced itself or opened a connection, but not before
+    /// `pause_min`, and not those of a peer that was given up.
     pub(super) fn end_pauses(&mut self, now: Time, address: Address) {
         if let Some(peer) = self.peers.get_mut(&address) {
             peer.last_seen = Some(now);
@@ -149,7 +151,7 @@ impl Connections {
         }
     }
 
-    /// Why a peer is not asked for a connection of a worker now, and until when.
+    /// The pause of a worker's attempts to connect to a peer, with its reason and end.
     pub fn pause_of(&self, peer: &LinkAddress, worker: WorkerId) -> Option<Pause> {
         match self.attempt(peer.comparison_form(), worker) {
             Attempt::Paused(pause) => Some(pause),

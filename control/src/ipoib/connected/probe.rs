@@ -1,11 +1,11 @@
 //! Probes whether a peer still has a connection.
 //!
-//! An unreliable queue pair continues to send after the peer has restarted, or after its port was
-//! down and its DREQ was lost. A reliable one fails, but after all its repetitions: what is sent in
-//! that second is lost. So the CM probes an unreliable connection that has no answer, and either
-//! kind when the peer announces itself, by a repetition of the message that made the connection
-//! (REQ or REP). A peer with the connection answers the repetition (REP or RTU, IBA 12.9.8); one
-//! without it sends a REJ or a new REQ.
+//! An unreliable queue pair continues to send after the peer has restarted, or after the peer's
+//! port was down and its DREQ was lost. A reliable queue pair fails, but only after all retries,
+//! and what is sent meanwhile is lost. So the CM probes an unreliable connection that sends and
+//! does not receive, and either type when the peer announces itself. A probe repeats the message
+//! that made the connection (REQ or REP). A peer with the connection answers the repetition (REP or
+//! RTU, IBA 12.9.8); a peer without it sends a REJ or a REP for a new connection.
 //!
 //! ```text
 //!   Idle --sent--> Unanswered --probe_after--> Asked --timeout, probes_max times--> (ends)
@@ -13,11 +13,12 @@
 //!    +-- received ----+--- received, answered ---+
 //! ```
 //!
-//! Without an announcement an idle connection is never probed, nor is one that receives. One that
-//! only sends costs a message and its answer every `probe_after`.
+//! Without an announcement, neither an idle connection nor one that receives is probed. A
+//! connection that only sends costs a message and its answer every `probe_after`.
 //!
-//! Reliable connections to Linux are not probed, as it does not answer a repetition; nor are those
-//! of the last second, which would double the messages when many nodes start at once.
+//! Reliable connections to Linux are not probed, because Linux does not answer a repetition.
+//! Reliable connections younger than a second are not probed either: these probes would double the
+//! messages when many nodes start at the same time.
 
 use super::{Connections, PeerDrop};
 use crate::effects::ConnectionKey;
@@ -27,8 +28,8 @@ use pollux_wire::ip::link_address::LinkAddress;
 use pollux_wire::mad::cm::ipoib::Dialect;
 use std::time::Duration;
 
-/// The time from one probe after an announcement to the next, and how many may come early: a node
-/// that starts announces each of its addresses, twice.
+/// The interval of probes after announcements, and the number of probes that may come early: a node
+/// that starts announces each of its addresses twice.
 const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 const PROBES_EARLY_MAX: u32 = 3;
 
@@ -36,7 +37,7 @@ const PROBES_EARLY_MAX: u32 = 3;
 pub(super) enum Probe {
     #[default]
     Idle,
-    /// Packets were sent and none received since; or the peer announced itself.
+    /// Packets were sent and none received since, or the peer announced itself.
     Unanswered { until: Time },
     /// A probe was sent.
     Asked {
@@ -68,7 +69,8 @@ impl Connections {
         }
     }
 
-    /// The peer has announced itself: it may have restarted.
+    /// Handles an announcement of a peer, which may have restarted: probes its connections, and
+    /// ends pauses.
     pub fn handle_announcement(&mut self, now: Time, link: &LinkAddress) {
         let address = link.comparison_form();
         for key in self.all.keys_of_peer(address) {
@@ -77,7 +79,7 @@ impl Connections {
         self.end_pauses(now, address);
     }
 
-    /// Probes a connection that the peer may have forgotten, now or as soon as the rate allows.
+    /// Probes a connection that the peer may have lost, now or as soon as the rate allows.
     pub(super) fn probe_soon(&mut self, now: Time, key: ConnectionKey) {
         let Some(connection) = self.all.get(&key) else { return };
         let is_new = now < connection.since + PROBE_INTERVAL;
@@ -125,7 +127,8 @@ impl Connections {
         }
     }
 
-    /// The next peer that does not answer CM messages: its address may have changed (RFC 4391 9.4).
+    /// The next peer that does not answer CM messages: its link address may have changed (RFC 4391
+    /// 9.4).
     pub fn poll_suspected(&mut self) -> Option<LinkAddress> {
         self.suspected.pop_front()
     }

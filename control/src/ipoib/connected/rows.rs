@@ -20,18 +20,18 @@ pub struct ConnectionRow {
     pub qp_type: QpType,
     pub dialect: Dialect,
     pub state: &'static str,
-    /// The reason if it ends, else what it waits for.
+    /// The reason if the connection is ending, otherwise what it waits for.
     pub why: &'static str,
     pub since: Time,
-    /// Whether packets are sent by it. All connections receive.
+    /// Whether we send packets by the connection. All connections receive.
     pub may_send: bool,
     pub mtu: u32,
     pub qpn: Option<Qpn>,
-    /// The state of the alternate path. A loaded one protects once packets have gone both ways
-    /// since.
+    /// The state of the alternate path. A loaded path protects the connection once packets have
+    /// gone in both directions since.
     pub alternate: &'static str,
     pub migrations: u64,
-    /// How long a reliable connection retries before it fails.
+    /// How long a reliable connection retries a packet before it fails.
     pub retry_period: Option<Duration>,
 }
 
@@ -67,7 +67,7 @@ impl Connections {
         })
     }
 
-    /// The number of connections here, and at the CM, which also has those in time-wait.
+    /// The number of connections here, and the number at the CM, which includes those in time-wait.
     pub fn load(&self) -> (usize, usize) {
         (self.all.len(), self.cm.count())
     }

@@ -1,6 +1,6 @@
-//! The connection table of an interface, with the numbers of connections of each worker and of each
-//! port, so that the cost of a REQ does not grow with the table. Only timers and operators walk
-//! over all connections; tests count the walks.
+//! The connection table of an interface. It counts the connections of each worker and of each port,
+//! so that the cost of a REQ does not grow with the table. Only timers and operators walk over all
+//! connections; tests count the walks.
 
 use super::Address;
 use super::connection::{Connection, State};

@@ -1,5 +1,5 @@
-//! Connections against a peer that speaks Linux's dialect, and against one that lies: the other
-//! end is plain connection management, led by hand.
+//! Tests of connections against a peer that uses the service-ID convention of Linux, and against a
+//! hostile one. The other end is a CM that the tests drive directly.
 
 mod migration;
 mod pair;
@@ -51,7 +51,7 @@ fn pauses_grow_for_a_peer_that_rejects_both_service_ids() {
         pair.connect();
         pair.pass(Duration::from_millis(200));
     }
-    // Two a round, and five rounds.
+    // Two REQs in each of five rounds.
     assert_eq!(pair.made - 0x100, 10);
     assert_eq!(pair.ours.peer_state(&THEIRS, WorkerId::PRIMARY), PeerState::Paused);
     assert!(pair.queue_pairs.is_empty());
@@ -139,7 +139,7 @@ fn while_a_peer_asks_we_do_not() {
     assert_eq!(pair.ours.rows().count(), 1);
 }
 
-/// A refusal would say that we speak another dialect, and be remembered.
+/// A rejection of the service ID would make the peer remember the other convention.
 #[test]
 fn a_request_before_the_port_is_known_is_not_rejected() {
     let mut pair = Pair::new(&[]);
@@ -302,7 +302,7 @@ fn a_port_that_lets_connections_end_has_its_share_of_those_too() {
         let id = pair.ask(Dialect::Rfc, &THEIRS, 0x2000 + nth);
         pair.settle();
         pair.confirm_all();
-        // It may be one that was refused.
+        // The connection may have been refused.
         let _gone = pair.theirs.disconnect(pair.now, id, [0; 220]);
         pair.settle();
         pair.told.clear();
@@ -336,8 +336,9 @@ fn a_request_of_another_partition_is_rejected() {
     assert_eq!((pair.ours.rows().count(), drops), (0, 1));
 }
 
-/// Probes of a UC connection that `asks` made, with what a peer that has it still answers: how
-/// many were sent in a minute of `sent` packets a second each, and whether it stands at the end.
+/// The number of probes in a minute on a UC connection, and whether the connection is open at the
+/// end. `we_ask`: our side requested it. `sends`: we send a packet each second. `answers`: the peer
+/// still has the connection and answers probes.
 fn probes_of(we_ask: bool, sends: bool, answers: bool) -> (usize, bool) {
     let mut pair = Pair::new(&[Dialect::Rfc]);
     pair.qp_type = QpType::Uc;
@@ -399,7 +400,7 @@ fn a_peer_that_announces_itself_is_asked_at_once_but_once_a_second() {
     }
 }
 
-/// It answers no repetition of a REQ.
+/// Linux does not answer a repeated REQ.
 #[test]
 fn a_reliable_connection_to_linux_is_not_probed() {
     let mut pair = Pair::new(&[Dialect::Linux]);
@@ -414,7 +415,7 @@ fn a_reliable_connection_to_linux_is_not_probed() {
 }
 
 impl Pair {
-    /// How long our pauses are after attempts that fail, one after the other, in seconds.
+    /// The lengths of our pauses after consecutive failed attempts, in seconds.
     fn pauses(&mut self, attempts: usize, mut fail: impl FnMut(&mut Self)) -> Vec<u64> {
         let pauses = (0..attempts).map(|_| {
             self.connect();
@@ -472,7 +473,7 @@ fn a_sign_of_life_shortens_the_pause_to_the_minimum() {
         pair.accept_and_fail();
         let begin = pair.now;
         if asks {
-            // By what Linux asks for it only receives.
+            // A connection that Linux requests only receives.
             pair.ask(Dialect::Linux, &THEIRS, 0x600);
             pair.settle();
             pair.confirm_all();

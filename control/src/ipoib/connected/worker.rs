@@ -1,22 +1,22 @@
-//! Workers and connections: how packets of each of our workers go to a peer, whether the worker
-//! asks for a connection, and which worker gets a connection that the peer asks for.
+//! Workers and connections: how packets of each worker of ours go to a peer, whether the worker
+//! requests a connection, and which worker gets a connection that the peer requests.
 //!
-//! A connection belongs to its *asking worker*: the index of the worker that sent the REQ, among
-//! the workers of that side. The private data of the REQ carries that index where there are
-//! several workers ([`AskingWorker`]); a REQ without it counts as worker 0. So both ends agree,
-//! however many workers each has, which two requests cross and which connection replaces another:
-//! those with the same asking worker.
+//! A connection has an *asking worker*: the worker that sent the REQ, by its index at that side.
+//! The private data of the REQ carry the index where there are several workers ([`AskingWorker`]);
+//! a REQ without it counts as worker 0. By the asking worker both ends agree, however many workers
+//! each has, which two REQs cross and which connection replaces another.
 //!
 //! Where both ends have the same number of workers, the asking worker has the same index at either
-//! end. Where the peer has more, its index modulo our number of workers is ours, so that the flows
-//! of both are the same as far as one number divides the other. A connection from Linux only
-//! brings packets, of any flow: the worker with the fewest connections gets it.
+//! end. Where the peer has more, its index modulo our number of workers selects ours. If one number
+//! divides the other, a worker pair then carries the same flows in both directions. A connection
+//! that Linux requests only receives, and packets of any flow, so the worker with the fewest
+//! connections gets it.
 //!
-//! The primary worker's connection is asked for first, whichever worker has a packet: it carries
-//! what other workers cannot send, because the primary worker sends the packets of control. So a
-//! peer that accepts only one connection is still reached by all workers: their packets go by
-//! datagram, and those too long for one by way of control and the primary worker's connection,
-//! which is slower, so that short packets may overtake them.
+//! The connection of the primary worker is requested first, whichever worker has a packet. Control
+//! sends by the primary worker, so its connection can carry the packets that other workers cannot
+//! send. So all workers reach even a peer that accepts only one connection: their packets go by
+//! datagram if they fit. Longer packets go through control and the primary worker's connection,
+//! which is slower, so short packets may overtake them.
 
 use super::pause::Attempt;
 use super::{Address, Connections, PeerState};
@@ -28,16 +28,17 @@ use pollux_wire::mad::cm::ipoib::{AskingWorker, Dialect};
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Attempts {
     pub(super) attempt: Attempt,
-    /// Failed ones in a row, and how many of them were refusals.
+    /// Failed attempts in a row.
     pub(super) failures: u32,
+    /// How many of these were refusals.
     pub(super) refusals: u32,
-    /// The peer refused the service ID of the other dialect in this round of attempts.
+    /// The peer rejected the service ID of the other convention in this round of attempts.
     pub(super) has_refused_one: bool,
 }
 
 impl Connections {
-    /// The state of a peer for a worker. A worker without a connection has the state of the primary
-    /// worker while that has none either.
+    /// The state of a peer for a worker. For an idle worker it is the state of the primary worker,
+    /// unless that has an open connection.
     pub fn peer_state(&self, peer: &LinkAddress, worker: WorkerId) -> PeerState {
         let of = |worker| self.peer_state_of(peer.comparison_form(), worker);
         match (of(worker), of(WorkerId::PRIMARY)) {
@@ -48,7 +49,7 @@ impl Connections {
     }
 
     fn peer_state_of(&self, peer: Address, worker: WorkerId) -> PeerState {
-        // The newest one: older ones may not exist at the other end any more.
+        // The newest first: older ones may have ended at the peer.
         let all = self.all.of_peer(peer).rev();
         let mut serving = all.filter(|(_, it)| it.worker == worker && it.serves_us());
         if let Some((connection, it)) = serving.clone().find(|(_, it)| self.may_send(it)) {
@@ -59,14 +60,15 @@ impl Connections {
         }
         match self.attempt(peer, worker) {
             Attempt::Paused(_) => PeerState::Paused,
-            // A connection that the peer has requested serves as well.
+            // A connection that the peer requested serves as well.
             Attempt::Idle | Attempt::UnderWay(_) => serving
                 .find(|(_, it)| it.is_under_way())
                 .map_or(PeerState::Idle, |(_, it)| PeerState::UnderWay(it.since)),
         }
     }
 
-    /// The worker to request a connection for when a worker has a packet, if any.
+    /// The worker for which to request a connection, when `worker` has a packet; `None` if nothing
+    /// is to be requested.
     pub(super) fn first_to_ask(&self, peer: &LinkAddress, worker: WorkerId) -> Option<WorkerId> {
         if self.peer_state(peer, worker) != PeerState::Idle {
             return None;
@@ -105,12 +107,12 @@ impl Connections {
         (0..self.workers).map(WorkerId)
     }
 
-    /// The worker extension of a request; none with a single worker.
+    /// The worker extension of a REQ's private data; none with a single worker.
     pub(super) fn asking(&self, worker: WorkerId) -> Option<AskingWorker> {
         (self.workers > 1).then_some(AskingWorker::new(worker.0, self.workers))
     }
 
-    /// The local worker of a request.
+    /// The worker of ours that gets a requested connection.
     pub(super) fn worker_for(&self, req: &Req) -> WorkerId {
         if !matches!(Dialect::of(req.service_id), Some((Dialect::Linux, _))) {
             return WorkerId(asking_worker(req) % self.workers);
@@ -124,7 +126,7 @@ impl Connections {
     }
 }
 
-/// Which of its workers a peer asks for.
+/// The index of the peer's worker that sent a REQ.
 pub(super) fn asking_worker(req: &Req) -> u8 {
     AskingWorker::of(&req.private_data).map_or(0, |asking| asking.worker)
 }

@@ -1,9 +1,9 @@
-//! Messages of the kernel applied to the tables.
+//! Applies messages of the kernel to the tables.
 //!
-//! IPv4 and IPv6 are not alike. Routes of IPv4 with one prefix and metric are a list of separate
-//! routes, of which the first is used; REPLACE replaces the first, DELROUTE names one. Of IPv6 the
-//! kernel merges routes with gateways into one of several paths: NEWROUTE carries all of them,
-//! DELROUTE only those that go.
+//! IPv4 and IPv6 differ. IPv4 routes with the same prefix and metric are a list of separate routes,
+//! and the first is used; REPLACE replaces the first, and DELROUTE names one. The kernel merges
+//! IPv6 routes with gateways into one multipath route: NEWROUTE carries all of its paths, DELROUTE
+//! only the removed ones.
 
 use super::table::{Changed, Entry, KernelLink, NexthopObject, RouteLists, Tables};
 use super::{KernelRouteKey, KernelRoutesConfig};
@@ -44,7 +44,7 @@ fn placement(route: &RouteMessage<'_>, config: &KernelRoutesConfig) -> Placement
         IpAddr::V4(_) => false,
         IpAddr::V6(address) => address.is_multicast() || address.is_unicast_link_local(),
     };
-    // The kernel's own, such as its IPv6 default route.
+    // Routes of the kernel itself, such as the IPv6 default route.
     let is_kernel_reject =
         route.route_type == RouteType::UNREACHABLE && route.protocol == RouteProtocol::KERNEL;
     if is_link_scoped || is_kernel_reject || route.flags.contains(RouteFlags::CLONED) {
@@ -55,7 +55,7 @@ fn placement(route: &RouteMessage<'_>, config: &KernelRoutesConfig) -> Placement
         | RouteType::BLACKHOLE
         | RouteType::UNREACHABLE
         | RouteType::PROHIBIT => {}
-        // A deletion of IPv6 may come without a type.
+        // The deletion of an IPv6 route may have no type.
         RouteType::UNSPECIFIED => {}
         RouteType::THROW => return Placement::Unsupported,
         _ => return Placement::Ignored,
@@ -250,7 +250,7 @@ fn add_v4(list: &mut Vec<Entry>, entry: Entry, flags: MessageFlags) -> Effect {
     Effect { ambiguous: list.len() > 1, ..Effect::NONE }
 }
 
-/// Removes the route that is equal, if there is one.
+/// Removes the same route from a list. Returns whether the list had it.
 fn remove_equal(list: &mut Vec<Entry>, gone: &Entry) -> bool {
     match list.iter().position(|entry| entry.is_same(gone)) {
         Some(index) => {
@@ -279,7 +279,8 @@ fn add_v6(list: &mut Vec<Entry>, entry: Entry, flags: MessageFlags) -> Effect {
     Effect { ambiguous: list.len() > 1, ..Effect::NONE }
 }
 
-/// Removes the listed paths, or the equal route.
+/// Removes the paths of `gone` from the multipath route, or the same route. Returns whether all
+/// were found.
 fn remove_v6(list: &mut Vec<Entry>, gone: &Entry) -> bool {
     if gone.is_mergeable()
         && let Some(index) = list.iter().position(Entry::is_mergeable)

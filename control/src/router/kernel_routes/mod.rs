@@ -1,4 +1,4 @@
-//! Mirror of the kernel's routes by rtnetlink, as changes of our own table.
+//! A mirror of the kernel's routes by rtnetlink. Its output is changes for our own table.
 //!
 //! ```text
 //!              poll_dump: links, addresses, nexthops, routes v4, v6
@@ -13,25 +13,26 @@
 //!       200 ms after the last change of a link, loss of an address or of a nexthop object
 //! ```
 //!
-//! Why dumps beside notifications: the kernel changes and deletes routes without a message. Carrier
-//! loss takes a nexthop object out of its groups, the last IPv4 address of a link takes the routes
-//! through its gateways along, a deleted group takes its routes along. So nexthop objects are
-//! mirrored, and after each such cause all tables are dumped anew.
+//! Why dumps in addition to notifications: the kernel changes and deletes some routes without a
+//! message. Carrier loss removes a nexthop object from its groups. The removal of the last IPv4
+//! address of a link deletes the IPv4 routes through that link, and the removal of a nexthop group
+//! deletes its routes. So nexthop objects are mirrored, and after each such cause all tables are
+//! dumped again.
 //!
-//! Why notifications wait in the socket during a dump: a dump is no snapshot, and a deletion that
-//! was applied before the deleted route came in the dump would be undone. After the dump they are
-//! applied; all of them are idempotent.
+//! Why notifications stay in the socket during a dump: a dump is not a snapshot. If a deletion were
+//! applied before the dump reports the deleted route, the dump would restore the route.
+//! Notifications are applied after the dump; all of them are idempotent.
 //!
-//! Why changes come out when the socket is drained and not message by message: daemons replace a
-//! route by DELROUTE and NEWROUTE. Only the *net effect* of what was read is published, so there is
-//! no gap. A caller that must stop before the socket is drained uses
-//! [`KernelRoutes::handle_busy`], which publishes all but withdrawals.
+//! Why changes are published when the socket is drained and not for each message: daemons replace a
+//! route by DELROUTE and NEWROUTE. Only the *net effect* of the messages is published, so there is
+//! no gap. A caller that must stop before the socket is drained uses [`KernelRoutes::handle_busy`],
+//! which publishes all changes except withdrawals.
 //!
-//! Why a deleted route stays for `WITHDRAWAL_DELAY`: the two messages of a replacement may be
-//! read apart. A route whose links are down is withdrawn at once.
+//! Why a deleted route stays for `WITHDRAWAL_DELAY`: the two messages of a replacement may be read
+//! separately. A route is withdrawn at once if its links are down.
 //!
-//! After lost notifications (ENOBUFS) nothing is published until a dump was read: the old routes
-//! stay in use.
+//! After lost notifications (ENOBUFS), nothing is published until a dump has been read; the old
+//! routes stay in use.
 
 mod apply;
 mod resolve;
@@ -47,19 +48,20 @@ use std::sync::Arc;
 use std::time::Duration;
 use table::{Changed, Tables};
 
-/// From the last cause of a dump to the dump: causes are bursty.
+/// The delay from the last cause of a dump to the dump: causes come in bursts.
 const DUMP_DEBOUNCE: Duration = Duration::from_millis(200);
-/// From the first cause of a dump to the dump, however many follow.
+/// The longest delay from the first cause of a dump to the dump, even if more causes follow.
 const DUMP_DELAY_MAX: Duration = Duration::from_secs(1);
-/// Between dumps after overruns: the first is at once, then the backoff doubles up to the second.
+/// The backoff between dumps after overruns: the first dump is at once, then the backoff doubles
+/// from the minimum to the maximum.
 const OVERRUN_BACKOFF_MIN: Duration = Duration::from_millis(100);
 const OVERRUN_BACKOFF_MAX: Duration = Duration::from_secs(2);
 /// After this time without an overrun, the next dump is at once again.
 const OVERRUN_FORGET: Duration = Duration::from_secs(10);
-/// From a deletion to the withdrawal of the route: a daemon sends both messages of a replacement in
-/// one system call.
+/// The delay from a deletion to the withdrawal of the route: a daemon sends both messages of a
+/// replacement in one system call.
 const WITHDRAWAL_DELAY: Duration = Duration::from_millis(10);
-/// Repetitions of an interrupted dump of one kind; then its result is used, and a dump of
+/// How often an interrupted dump of one kind is repeated. Then its result is used, and a dump of
 /// everything follows.
 const DUMP_REPEATS_MAX: u32 = 5;
 
@@ -69,21 +71,22 @@ const EOPNOTSUPP: u32 = 95;
 pub struct KernelRoutesConfig {
     /// Routing tables of the kernel, and the routing domain (VRF) that each fills.
     pub domains: BTreeMap<u32, u32>,
-    /// Shadow netdevs in the kernel and the interfaces that they stand for.
+    /// Shadow netdevs in the kernel, and the interface that each stands for.
     pub interfaces: BTreeMap<String, String>,
-    /// The interface to the kernel, for routes whose paths are none of ours. Without it such a
-    /// route is unreachable: without any route, a wider one would match.
+    /// The interface to the kernel, for routes without a path through our interfaces. If there is
+    /// none, such a route is unreachable. It is not left out, because packets would then match a
+    /// wider route.
     pub kernel_port: Option<String>,
 }
 
-/// Candidates of one prefix differ in the metric.
+/// The key of a route. Candidate routes of one prefix differ in the metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct KernelRouteKey {
     pub domain: u32,
     pub table: u32,
     pub destination: IpAddr,
     pub prefix_len: u8,
-    /// Metric; the lowest wins.
+    /// The route with the lowest metric is used.
     pub metric: u32,
 }
 
@@ -104,7 +107,7 @@ pub enum KernelTarget {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct KernelHop {
     pub interface: Arc<str>,
-    /// Next hop, of either family; `None` where the destination is on the link.
+    /// The next hop, of either family; `None` if the destination is on the link.
     pub gateway: Option<IpAddr>,
     pub weight: u32,
 }
@@ -119,13 +122,13 @@ pub enum KernelRouteChange {
 pub struct KernelRoutesCounters {
     pub messages: u64,
     pub malformed: u64,
-    /// Times that notifications were lost (ENOBUFS).
+    /// How often notifications were lost (ENOBUFS).
     pub overruns: u64,
     pub dumps: u64,
     pub dumps_interrupted: u64,
-    /// Dumps that ended without all rows, and were made again.
+    /// Dumps that ended early, and were repeated.
     pub dumps_failed: u64,
-    /// Routes of used tables by TOS or source, or of type throw.
+    /// Unsupported routes of mirrored tables: with a TOS or source prefix, or of type throw.
     pub routes_unsupported: u64,
 }
 
@@ -157,14 +160,14 @@ pub struct KernelRoutes {
     config: KernelRoutesConfig,
     synchronization: Synchronization,
     timer: Option<DumpTimer>,
-    /// Notifications were lost, and no dump began since: nothing is published.
+    /// Notifications were lost, and no dump has begun since, so nothing is published.
     lossy: bool,
     overrun_backoff: Duration,
     overrun_at: Option<Time>,
     tables: Tables,
     changed: Changed,
-    /// Links that were down since the last dump, and not used before the next: the kernel may have
-    /// dropped routes through them without a message.
+    /// Links that went down since the last dump. They are not used before the next dump, because
+    /// the kernel may have deleted routes through them without a message.
     links_were_down: BTreeSet<u32>,
     published: BTreeMap<KernelRouteKey, KernelRoute>,
     /// Deleted routes, in the order in which they are withdrawn.
@@ -194,7 +197,7 @@ impl KernelRoutes {
         routes
     }
 
-    /// Uses another configuration. Tables are dumped anew, since unused ones are not mirrored.
+    /// Sets another configuration. If the mirrored tables change, all tables are dumped again.
     pub fn set_config(&mut self, config: KernelRoutesConfig, now: Time) {
         let names = config.interfaces.values().chain(&config.kernel_port);
         self.names = names.map(|name| (name.clone(), Arc::from(name.as_str()))).collect();
@@ -206,7 +209,8 @@ impl KernelRoutes {
         self.changed.all = true;
     }
 
-    /// Marks the published routes of tables that are no longer used, or fill another domain.
+    /// Marks as changed the published routes of tables that are no longer mirrored, or now fill
+    /// another domain.
     fn withdraw_tables(&mut self, config: &KernelRoutesConfig) {
         let moved = |key: &&KernelRouteKey| config.domains.get(&key.table) != Some(&key.domain);
         let keys: Vec<_> = self.published.keys().filter(moved).copied().collect();
@@ -217,7 +221,7 @@ impl KernelRoutes {
         self.counters
     }
 
-    /// Whether the mirror is complete, but for notifications that wait in the socket.
+    /// Whether the mirror is complete, except for notifications in the socket.
     pub fn is_synchronized(&self) -> bool {
         matches!(self.synchronization, Synchronization::Following)
             && self.timer.is_none()
@@ -225,12 +229,12 @@ impl KernelRoutes {
             && !self.lossy
     }
 
-    /// Whether notifications are to be read now; during a dump they wait in the socket.
+    /// Whether the caller has to read notifications now. During a dump they stay in the socket.
     pub const fn wants_notifications(&self) -> bool {
         !matches!(self.synchronization, Synchronization::Dumping(_))
     }
 
-    /// When to call [`Self::poll_dump`] and [`Self::handle_drained`] without a message.
+    /// When to call [`Self::poll_dump`] and [`Self::handle_drained`] even without a message.
     pub fn poll_timeout(&self) -> Option<Time> {
         let deleted = self.deleted.front().map(|(at, _)| *at).filter(|_| self.publishes());
         self.timer.map(|timer| timer.at).into_iter().chain(deleted).min()
@@ -277,7 +281,7 @@ impl KernelRoutes {
         }
     }
 
-    /// The requested dump could not be read to its end; it is repeated later.
+    /// Handles a dump that could not be read to its end: it is repeated later.
     pub fn handle_dump_failure(&mut self, now: Time) {
         self.counters.dumps_failed += 1;
         self.back_off(now);
@@ -315,7 +319,7 @@ impl KernelRoutes {
             Ok(Payload::Overrun) => return self.handle_overrun(now),
             Ok(payload) => payload,
             Err(_) => {
-                // Its content is lost, as in an overrun.
+                // The content of the message is lost, as in an overrun.
                 self.counters.malformed += 1;
                 return self.dump_at(now + DUMP_DEBOUNCE, now + DUMP_DELAY_MAX);
             }
@@ -356,7 +360,7 @@ impl KernelRoutes {
         self.timer = Some(DumpTimer { at: at.min(at_most), at_most });
     }
 
-    /// The socket is drained: returns the net effect of the messages since the last call.
+    /// Handles a drained socket: returns the net effect of the messages since the last call.
     pub fn handle_drained(&mut self, now: Time) -> Vec<KernelRouteChange> {
         if matches!(self.synchronization, Synchronization::CatchingUp) && !self.lossy {
             self.synchronization = Synchronization::Following;
@@ -366,8 +370,8 @@ impl KernelRoutes {
         changes
     }
 
-    /// The socket is not drained, but the caller cannot read on: returns all changes but
-    /// withdrawals, which the next message may revoke.
+    /// Returns the changes for a caller that must stop before the socket is drained. Withdrawals
+    /// are left out, because the next message may revoke them.
     pub fn handle_busy(&mut self) -> Vec<KernelRouteChange> {
         self.publish(None)
     }
@@ -376,8 +380,8 @@ impl KernelRoutes {
         self.published.iter()
     }
 
-    /// Names of links that were set up since the last call. The kernel took their IPv6 addresses
-    /// when they were set down.
+    /// The names of links that were set up since the last call. The kernel removed their IPv6
+    /// addresses when they were set down.
     pub fn take_links_up(&mut self) -> BTreeSet<String> {
         std::mem::take(&mut self.changed.links_up)
     }
@@ -386,7 +390,8 @@ impl KernelRoutes {
         matches!(self.synchronization, Synchronization::Following) && !self.lossy
     }
 
-    /// Publishes what has changed; withdrawals only at a time, and not those of deleted routes.
+    /// Publishes changed routes. At `withdraw_at` also withdraws routes that are no longer usable,
+    /// and schedules the withdrawal of deleted routes. With `None`, both stay pending.
     fn publish(&mut self, withdraw_at: Option<Time>) -> Vec<KernelRouteChange> {
         let mut changes = Vec::new();
         if !self.publishes() {

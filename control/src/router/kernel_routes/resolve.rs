@@ -1,5 +1,4 @@
-//! Selects the route of a key that is used, and those of its paths that leave by interfaces of this
-//! node.
+//! Resolves a key: selects the route in use, and its paths through interfaces of this node.
 
 use super::table::{Entry, KernelLink, NexthopObject};
 use super::{KernelHop, KernelRoute, KernelRouteKey, KernelRoutes, KernelTarget};
@@ -7,8 +6,8 @@ use pollux_wire::netlink::route::{RouteFlags, RoutePath, RouteType};
 use std::sync::Arc;
 
 impl KernelRoutes {
-    /// The first route of the list that can be used, as the kernel chooses. Encapsulation is not
-    /// supported, so a path with it is none.
+    /// The first usable route of the key's list, as the kernel chooses. A path with encapsulation
+    /// is not usable, because encapsulation is not supported.
     pub(super) fn resolve(&self, key: &KernelRouteKey) -> Option<KernelRoute> {
         if self.config.domains.get(&key.table) != Some(&key.domain) {
             return None;
@@ -30,7 +29,7 @@ impl KernelRoutes {
             let own = entry.paths.iter().map(|hop| (*hop, u32::from(hop.weight)));
             return self.via(&own.collect::<Vec<_>>());
         }
-        // The object may be unknown yet: it may follow the route.
+        // The message with the nexthop object may follow that with the route.
         match self.tables.nexthops.get(&entry.nexthop_id)? {
             NexthopObject::Path(hop) => self.via(&[(*hop, 1)]),
             NexthopObject::Blackhole => Some(KernelTarget::Blackhole),
@@ -40,7 +39,7 @@ impl KernelRoutes {
                 for member in members {
                     match self.tables.nexthops.get(&member.id) {
                         Some(NexthopObject::Path(hop)) => hops.push((*hop, member.weight)),
-                        // The kernel allows it only as the sole member of a group.
+                        // The kernel allows a blackhole only as the sole member of a group.
                         Some(NexthopObject::Blackhole) => return Some(KernelTarget::Blackhole),
                         _ => {}
                     }
@@ -50,9 +49,10 @@ impl KernelRoutes {
         }
     }
 
-    /// The live paths by interfaces of this node, or [`Self::by_kernel_port`] if all are by others;
-    /// `None` if no path is live. Paths without carrier are used only if there are no others:
-    /// whether an interface of this node is up is not for the kernel to say.
+    /// The live paths through interfaces of this node, or [`Self::by_kernel_port`] if all live
+    /// paths are through other links; `None` if no path is live. Paths without carrier are used
+    /// only if there are no others, because the kernel does not know whether an interface of this
+    /// node is up.
     fn via(&self, hops: &[(RoutePath, u32)]) -> Option<KernelTarget> {
         let mut alive: Vec<_> = hops
             .iter()
@@ -88,8 +88,8 @@ impl KernelRoutes {
         self.names.get(self.config.interfaces.get(link)?).cloned()
     }
 
-    /// The target of a route whose paths leave by no interface of this node: the port to the
-    /// kernel.
+    /// The target of a route without a path through an interface of this node: the port to the
+    /// kernel, or unreachable if there is no such port.
     fn by_kernel_port(&self) -> KernelTarget {
         let port = self.config.kernel_port.as_ref().and_then(|port| self.names.get(port));
         port.map_or(KernelTarget::Unreachable, |port| {

@@ -1,4 +1,4 @@
-//! The kernel's tables as they are known: links, nexthop objects, routes.
+//! The mirrored tables of the kernel: links, nexthop objects, routes.
 
 use pollux_wire::netlink::nexthop::{GroupMember, Nexthop};
 use pollux_wire::netlink::request::DumpKind;
@@ -14,14 +14,14 @@ pub(super) struct Entry {
     pub(super) protocol: RouteProtocol,
     pub(super) scope: u8,
     pub(super) preferred_source: Option<IpAddr>,
-    /// The nexthop object that it uses; 0 for its own paths.
+    /// The nexthop object that the route uses; 0 if it has paths of its own.
     pub(super) nexthop_id: u32,
     pub(super) paths: Vec<RoutePath>,
 }
 
 impl Entry {
-    /// The paths of a route with a nexthop object are not kept: they are those of the object at the
-    /// time of installation.
+    /// The paths of a route with a nexthop object are not kept, because they are those of the
+    /// object at the time of installation.
     pub(super) fn new(route: &RouteMessage<'_>) -> Self {
         let paths = if route.nexthop_id == 0 { route.paths.iter().collect() } else { Vec::new() };
         Self {
@@ -34,7 +34,7 @@ impl Entry {
         }
     }
 
-    /// Whether both are the same route, up to the state of its links.
+    /// Whether both are the same route, apart from the state of its links.
     pub(super) fn is_same(&self, other: &Self) -> bool {
         let name = |e: &Self| (e.route_type, e.protocol, e.scope, e.preferred_source, e.nexthop_id);
         name(self) == name(other)
@@ -42,8 +42,8 @@ impl Entry {
             && self.paths.iter().zip(&other.paths).all(|(a, b)| is_same_path(a, b))
     }
 
-    /// Whether the kernel merges it into one multipath route of IPv6: it has gateways of its own
-    /// and comes from no router advertisement.
+    /// Whether the kernel merges the route with others into one multipath route of IPv6: it has
+    /// gateways of its own and does not come from a router advertisement.
     pub(super) fn is_mergeable(&self) -> bool {
         self.nexthop_id == 0
             && self.protocol != RouteProtocol::RA
@@ -53,7 +53,7 @@ impl Entry {
     }
 }
 
-/// Whether both are the same path with the same weight, up to the state of its link.
+/// Whether both are the same path with the same weight, apart from the state of its link.
 pub(super) fn is_same_path(a: &RoutePath, b: &RoutePath) -> bool {
     let name = |hop: &RoutePath| (hop.interface, hop.gateway, hop.weight, hop.encapsulated);
     let on_link = |hop: &RoutePath| hop.flags.common(RouteFlags::ON_LINK);
@@ -96,7 +96,7 @@ pub(super) struct Changed {
     pub(super) all: bool,
 }
 
-/// Routes of one family, and which of them use a nexthop object.
+/// Routes of one family, and an index from nexthop objects to the routes that use them.
 #[derive(Debug, Default)]
 pub(super) struct RouteLists {
     lists: BTreeMap<KernelRouteKey, Vec<Entry>>,
@@ -145,7 +145,7 @@ impl RouteLists {
 #[derive(Debug, Default)]
 pub(super) struct Tables {
     pub(super) links: BTreeMap<u32, KernelLink>,
-    /// (link, address). Only the loss of one matters here.
+    /// Addresses, each with the index of its link. Only their removal matters here.
     pub(super) addresses: BTreeSet<(u32, IpAddr)>,
     pub(super) nexthops: BTreeMap<u32, NexthopObject>,
     pub(super) v4: RouteLists,
@@ -189,7 +189,7 @@ impl Tables {
         }
     }
 
-    /// Takes over a dump, and adds the differences to `changed`.
+    /// Replaces the tables by those of a dump, and adds the differences to `changed`.
     pub(super) fn replace(&mut self, fresh: Self, changed: &mut Changed) {
         changed.all |= self.links != fresh.links;
         let ids = self.nexthops.keys().chain(fresh.nexthops.keys());
