@@ -8,7 +8,7 @@
 //!   interface -- PortHandle --+--> device: port state, and its events to all
 //! ```
 //!
-//! 1. `transport`: the choice of the MAD transport;
+//! 1. this file: the port, and the choice of the MAD transport;
 //! 2. [`gsi`]: MADs by queue pair 1; [`umad`]: by libibumad, where queue pair 1 is the kernel's;
 //!    [`in_band`]: as packets, where there is no queue pair 1; `port_tables`: indices in tables;
 //! 3. `sharing`: the interface of a MAD at a port with several.
@@ -21,14 +21,16 @@ pub mod gsi;
 pub mod in_band;
 mod port_tables;
 mod sharing;
-mod transport;
 pub mod umad;
 
 use crate::device::Opened;
 use crate::fabric::Embedded;
+use gsi::Gsi;
+use in_band::InBand;
 use pollux_control::bounded::BoundedQueue;
 use pollux_control::ipoib::{DatagramAdjacency, PacketSource as Source, PortView};
 use pollux_control::mad::Envelope;
+use pollux_ibverbs::management::ManagementPort;
 use pollux_verbs::time::Time;
 use pollux_verbs::*;
 use pollux_wire::address::Gid;
@@ -38,7 +40,7 @@ use sharing::{Subscribers, addressee, set_interface};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use transport::Transport;
+use umad::{Umad, kernel_has_ipoib};
 
 /// Queued MADs of an interface, at most.
 const MADS_MAX: usize = 1024;
@@ -107,6 +109,16 @@ struct Inner {
     fabric: Option<Arc<Embedded>>,
 }
 
+/// The MAD transport of a port: only this file knows all of them.
+enum Transport {
+    /// Queue pair 1 (IBA 13.5).
+    Gsi(Gsi),
+    /// Agents of the kernel, which has queue pair 1 of adapters on InfiniBand.
+    Umad(Umad),
+    /// Packets, where there is no InfiniBand management.
+    InBand(InBand),
+}
+
 struct ContextState {
     mads: BoundedQueue<Envelope>,
     events: BoundedQueue<AsyncEvent>,
@@ -154,7 +166,7 @@ impl DevicePort {
         let number = known.unwrap_or(inner.contexts.len());
         match known {
             Some(number) => inner.contexts[number] = state,
-            None if number > 0 && !inner.transport.is_shared() => {
+            None if number > 0 && matches!(inner.transport, Transport::InBand(_)) => {
                 let capability = "several interfaces at a port without queue pair 1";
                 return Err(VerbsError::Unsupported { verb: "port", capability });
             }
@@ -201,6 +213,9 @@ impl Inner {
     }
 
     fn dispatch(&mut self, envelope: Envelope) {
+        if let [only] = &mut self.contexts[..] {
+            return only.mads.push(envelope);
+        }
         match addressee(&envelope, &self.p_keys).and_then(|number| self.contexts.get_mut(number)) {
             Some(context) => context.mads.push(envelope),
             None => self.contexts.iter_mut().for_each(|one| one.mads.push(envelope)),
@@ -241,16 +256,24 @@ impl Inner {
             gids: (0..port.gids).map(gid).collect::<Result<_, _>>()?,
             pkeys: (0..port.pkeys).map(p_key).collect::<Result<_, _>>()?,
         };
-        Ok(self.transport.view(view))
+        Ok(match self.transport {
+            Transport::Gsi(_) | Transport::Umad(_) => view,
+            Transport::InBand(_) => InBand::view(view),
+        })
     }
 
     /// Fails with an object that the device has lost and no interface can work without.
     fn check_loss(&self, event: &AsyncEvent) -> Result<(), VerbsError> {
-        match event {
-            AsyncEvent::DeviceFatal => {
-                Err(VerbsError::Lost { what: "adapter", why: "it reports a fatal error" })
+        let lost = |what, why| Err(VerbsError::Lost { what, why });
+        match (event, &self.transport) {
+            (AsyncEvent::DeviceFatal, _) => lost("adapter", "it reports a fatal error"),
+            (AsyncEvent::CqError(cq), Transport::Gsi(gsi)) if *cq == gsi.cq => {
+                lost("completion queue", "it overran")
             }
-            event => self.transport.check_loss(event),
+            (AsyncEvent::QpFatal(qp), Transport::Gsi(gsi)) if *qp == gsi.qp => {
+                lost("queue pair 1", "it failed")
+            }
+            _ => Ok(()),
         }
     }
 }
@@ -315,12 +338,19 @@ impl PortHandle {
 
     /// Drops of the MAD transport, of all interfaces at the port.
     pub fn drops(&self) -> MadDrops {
-        self.port.lock().transport.drops()
+        match &self.port.lock().transport {
+            Transport::Gsi(gsi) => gsi.drops,
+            Transport::Umad(umad) => umad.drops,
+            Transport::InBand(in_band) => in_band.drops,
+        }
     }
 
     /// Whether all MADs are sent.
     pub fn is_idle(&self) -> bool {
-        self.port.lock().transport.is_idle()
+        match &self.port.lock().transport {
+            Transport::Gsi(gsi) => gsi.is_idle(),
+            Transport::Umad(_) | Transport::InBand(_) => true,
+        }
     }
 
     /// The MAD in a packet that was received in band.
@@ -349,6 +379,92 @@ impl PortHandle {
     pub(crate) fn unsubscribe(&mut self, mgid: Gid) {
         if let Transport::InBand(in_band) = &mut self.port.lock().transport {
             in_band.unsubscribe(mgid);
+        }
+    }
+}
+
+impl Transport {
+    /// The configured management, if there is any; otherwise queue pair 1 if the device gives it
+    /// out, the kernel's agents on InfiniBand, and packets elsewhere.
+    fn choose(
+        device: &mut dyn Device,
+        port: u8,
+        management: Option<Box<dyn ManagementPort>>,
+    ) -> Result<Self, VerbsError> {
+        let attributes = device.attributes();
+        if let Some(management) = management {
+            return Umad::new(management, kernel_has_ipoib()).map(Self::Umad);
+        }
+        if !attributes.can.subnet {
+            return Ok(Self::InBand(InBand::new(&attributes.name, port)));
+        }
+        if attributes.can.gsi {
+            let pd = device.create_pd()?;
+            return Gsi::new(device, pd, port).map(Self::Gsi);
+        }
+        let name = format!("{}:{port}", attributes.name);
+        let management = pollux_ibverbs::open_management(&name).map_err(|error| {
+            let reason = error.to_string();
+            VerbsError::Invalid { verb: "management", argument: "umad", reason }
+        })?;
+        Umad::new(management, kernel_has_ipoib()).map(Self::Umad)
+    }
+
+    fn poll(
+        &mut self,
+        now: Time,
+        device: &mut dyn Device,
+        port: u8,
+        received: &mut Vec<Envelope>,
+    ) -> Result<bool, VerbsError> {
+        match self {
+            Self::Gsi(gsi) => gsi.poll(now, device, received),
+            Self::Umad(umad) => umad.poll(device, port, received),
+            Self::InBand(in_band) => {
+                received.extend(in_band.take_answers());
+                Ok(!received.is_empty())
+            }
+        }
+    }
+
+    fn send(
+        &mut self,
+        device: &mut dyn Device,
+        port: u8,
+        envelope: &Envelope,
+    ) -> Option<DatagramAdjacency> {
+        match self {
+            Self::Gsi(gsi) => gsi.send(device, envelope),
+            Self::Umad(umad) => umad.send(device, port, envelope),
+            Self::InBand(in_band) => {
+                let mtu = device.port(port).map(|port| port.mtu);
+                return in_band.send(envelope, mtu.unwrap_or_default());
+            }
+        }
+        None
+    }
+
+    /// Prepares for CM messages. Fails while another agent takes them.
+    fn accept_connections(&mut self) -> Result<(), VerbsError> {
+        match self {
+            Self::Umad(umad) => umad.accept_connections(),
+            Self::Gsi(_) | Self::InBand(_) => Ok(()),
+        }
+    }
+
+    /// A descriptor that is readable when a MAD has arrived; `None` if there is none.
+    fn descriptor(&self) -> Option<OwnedFd> {
+        match self {
+            Self::Umad(umad) => umad.descriptor(),
+            Self::Gsi(_) | Self::InBand(_) => None,
+        }
+    }
+
+    /// The completion queue of its queue pair, if it has one.
+    fn cq(&self) -> Option<Cq> {
+        match self {
+            Self::Gsi(gsi) => Some(gsi.cq),
+            Self::Umad(_) | Self::InBand(_) => None,
         }
     }
 }
