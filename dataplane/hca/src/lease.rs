@@ -108,7 +108,7 @@ struct Entry {
     range: ArcSwapOption<(Memory, u64)>,
 }
 
-/// The lease of a queue pair for its messages, at the time of sending.
+/// The lease that covers a message: the epoch of its queue pair at the time of sending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QpLease {
     pub qpn: Qpn,

@@ -18,7 +18,8 @@
 //! 5. [`message_bypass`] defines the delivery of messages without packets, [`frame`] the frames on
 //!    a link (packets or messages), [`head`] the header fields that all frames have, [`lease`] the
 //!    memory that peers may read for zero-copy send;
-//! 6. `outlet` and [`sink`]: the transmission of frames to the link or back to the own port;
+//! 6. `outlet` and [`sink`]: the transmission of frames to the link, or in loopback to the same
+//!    port;
 //! 7. [`link`] and [`device`]: an adapter with its link, as a `pollux-verbs` device.
 #![forbid(unsafe_code)]
 

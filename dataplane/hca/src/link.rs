@@ -20,7 +20,7 @@ pub trait Link: FrameSink {
     fn attach(&mut self, leases: &Arc<LeaseTable>);
     /// Updates the adapter's port, if its attributes have changed.
     fn refresh(&mut self, _: &mut Adapter) {}
-    /// Hands the next frame to the adapter; returns whether there was one.
+    /// Passes the next received frame to the adapter. Returns whether there was one.
     fn receive(&mut self, now: Time, adapter: &mut Adapter) -> bool;
     /// Reports a key violation to the agent of the adapter's port, if there is one.
     fn report(&mut self, _: &KeyViolation) {}
@@ -39,7 +39,7 @@ pub trait Link: FrameSink {
     fn is_asleep(&self) -> bool {
         true
     }
-    /// Whether the other end is gone for good.
+    /// Whether the other end is lost permanently.
     fn is_lost(&self) -> bool {
         false
     }

@@ -20,7 +20,7 @@ pub(crate) struct QueuePair {
     pub(crate) common: Common,
     pub(crate) requester: Requester,
     pub(crate) responder: Responder,
-    /// Which half had the first turn to send the last time.
+    /// Whether the requester had the first turn to send the last time. The halves alternate.
     requester_first: bool,
     /// Whether the queue pair is in the adapter's `active` list.
     pub(crate) is_active: bool,

@@ -70,7 +70,7 @@ impl InlineSlots {
     #[inline]
     fn store(&mut self, data: &[u8], requests: u32, stride: u32) -> u32 {
         if self.bytes.is_empty() {
-            // Allocated at the first use, because many queues never send inline data.
+            // Allocated at the first use: only a queue that sends inline data needs the memory.
             self.stride = stride as usize;
             self.bytes = vec![0; self.stride * requests as usize].into();
         }
@@ -202,7 +202,7 @@ impl RecvWork {
 pub(crate) struct SharedQueue {
     pub(crate) pd: Pd,
     pub(crate) requests: VecDeque<RecvWork>,
-    /// Where they are posted, if not by calls.
+    /// Where the adapter fetches receives, if the consumer does not post them by calls.
     pub(crate) source: Option<Box<dyn RecvSource>>,
     pub(crate) requests_max: usize,
     pub(crate) sges_max: usize,

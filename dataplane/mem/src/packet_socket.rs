@@ -16,8 +16,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr;
 
 pub const FRAMES_PER_CALL: usize = 64;
-/// The requested length of the receive buffer in bytes. Without the permission to exceed its limit,
-/// the kernel grants less.
+/// The requested length of the receive buffer in bytes. Without the permission to exceed the
+/// system's limit, the kernel grants at most this limit.
 const RECEIVE_BYTES: c_int = 8 << 20;
 
 const ALL_PROTOCOLS: u16 = (libc::ETH_P_ALL as u16).to_be();

@@ -7,7 +7,7 @@
 //! they are copied at the speed of memory. Such an entry takes all slots whose bytes it uses:
 //!
 //! ```text
-//! slot p      turn | shape | head ... | bytes ...        15 words beside the turn
+//! slot p      turn | shape | head ... | bytes ...        15 words after the turn
 //! slot p + 1  -
 //!
 //! long p, long p + 1, ...   bytes of the entry at slot p; the area wraps at its end

@@ -211,7 +211,7 @@ mod memory {
             let writable = |count| if is_writable { count } else { 0 };
             let cut = Self { count, writable: writable(count), ..self.clone() };
             // SAFETY: `count` is at most the words of this range, so the result is within the
-            // region, or just behind its end when none is left.
+            // region, or just after its end when none is left.
             self.first = unsafe { self.first.add(count) };
             (self.count, self.writable) = (rest, writable(rest));
             Some(cut)

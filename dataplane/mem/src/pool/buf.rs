@@ -42,7 +42,7 @@ unsafe impl Send for Buf {}
 unsafe impl Sync for Buf {}
 
 impl Buf {
-    /// An empty window behind the pool's headroom.
+    /// A buffer with an empty window after the pool's headroom.
     ///
     /// # Safety
     /// `index` is below the pool's count, no other `Buf` stands for it and no list holds it, and

@@ -9,8 +9,8 @@
 //!
 //! Why the memory cannot be unmapped before the last buffer is freed: each index that is not on the
 //! shared list holds one reference to the pool. References are counted in the same batches in which
-//! indices leave and enter the list, so no buffer costs an atomic operation of its own. A buffer
-//! that is never returned keeps the memory mapped forever, which is a leak and no fault.
+//! indices leave and enter the list, so a buffer from a cache costs no atomic operation of its own.
+//! A buffer that is never returned keeps the memory mapped forever, which is a leak and no fault.
 //!
 //! Why the stride is an odd number of cache lines: with a power of two, the headers of all buffers
 //! fall into the same few sets of the first-level cache (at 2 KiB, two of 64), and a batch evicts

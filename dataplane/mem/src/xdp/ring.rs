@@ -33,7 +33,7 @@ pub(super) struct Descriptor {
 
 const _: () = assert!(size_of::<Descriptor>() == 16);
 
-/// Types whose every bit pattern is valid.
+/// Types for which every bit pattern is a valid value.
 pub(super) trait Slot: Copy {}
 impl Slot for u64 {}
 impl Slot for Descriptor {}
