@@ -1,16 +1,16 @@
-//! Instructions of a worker's breath at the null device, counted by callgrind; more than the limit
-//! fails.
+//! The instructions of a worker's breath on the null device, counted by callgrind. The bench fails
+//! if they reach the limit.
 //!
 //! ```text
 //! cargo bench -p pollux-dataplane --bench echo
 //! ```
 //!
-//! A breath receives 62 or 63 datagrams of 64 bytes, decides on them, looks up their routes and
-//! sends them back: 60,295 instructions in all, 973 a packet, including those of the device. Must
-//! be below 62,000.
+//! A breath receives 62 or 63 datagrams of 64 bytes, decides their verdicts, looks up their routes
+//! and sends them back. It takes 60,295 instructions, 973 per packet, including those of the
+//! device. The count must be below 62,000.
 //!
-//! Why not in `instructions`: code that is generic over two devices is inlined differently, and the
-//! counts there increased by about eight.
+//! Why this is not part of `instructions`: code that is instantiated for two devices is inlined
+//! differently, which increased the counts there by about eight.
 #![expect(unused_qualifications, reason = "and name types in full")]
 
 use gungraun::prelude::*;
@@ -24,7 +24,7 @@ use pollux_verbs::time::Time;
 use std::hint::black_box;
 use std::net::Ipv4Addr;
 
-/// Packets of a breath, at least: of its 64 completions, one or two are of sends.
+/// The least number of packets of a breath: one or two of its 64 completions are of sends.
 const ECHOED_MIN: u64 = 62;
 
 fn below(instructions: u64) -> LibraryBenchmarkConfig {
@@ -41,7 +41,7 @@ struct Echoing {
     _handle: Handle<()>,
 }
 
-/// Warm.
+/// An echo worker after some breaths.
 fn echo() -> Box<Echoing> {
     let echo = Echo::new(NullDevice::new(), Ipv4Addr::new(10, 0, 0, 1), 1000);
     let published = CountsWriter::nowhere().expect("there is memory");

@@ -1,11 +1,12 @@
-//! Times of the FIB, at sizes from one route to a million.
+//! Times of FIB operations, with one route up to a million routes.
 //!
 //! ```text
 //! cargo bench -p pollux-dataplane --bench fib
 //! ```
 //!
-//! Each figure is the best of six runs on Zen 3 beside other load, three of them without LTO. In
-//! the worst, look-ups took up to 2.6 times as long, and updates up to 1.9 times.
+//! Each figure is the best of six runs on Zen 3 with other load on the machine. Three of the runs
+//! were without LTO. In the worst runs, look-ups took up to 2.6 times as long, and updates up to
+//! 1.9 times.
 //!
 //! | routes | control: ms, MiB | version: ms, MiB | cold, hot ns | updates/s by 1,000, by one |
 //! |---|---|---|---|---|
@@ -15,8 +16,8 @@
 //! | 20,000 IPv6 | 5, - | 6, - | 59, 56 | 374,000, 85,000 |
 //! | 250,000 IPv6 | 114, 10.2 | 79, 12.2 | 243, 86 | 105,000, 19,000 |
 //!
-//! Cold is a million destinations, hot are 4,096; each is in a random route. Memory is the growth
-//! of the process. An update sets another group for a random route.
+//! Cold look-ups have a million destinations, hot ones 4,096, each within a random route. Memory is
+//! the growth of the process. An update sets another group for a random route.
 #![expect(clippy::disallowed_methods, reason = "it measures")]
 
 use pollux_dataplane::fib::*;
@@ -29,16 +30,17 @@ use std::hint::black_box;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::{Duration, Instant};
 
-/// Destinations that are looked up in turn: more than caches hold, and a few flows.
+/// The numbers of destinations that are looked up in turn: more than CPU caches hold, and a few
+/// flows.
 const COLD: usize = 1 << 20;
 const HOT: usize = 1 << 12;
 const GROUPS: usize = 64;
-/// Updates for each published version.
+/// The number of updates per published version.
 const BATCH: usize = 1000;
 const VERSIONS: usize = 100;
 const LOOK_UPS: usize = 1 << 22;
 
-/// Lengths of prefixes and their shares in percent, as in the tables of the Internet.
+/// Prefix lengths and their shares in percent, as in the routing tables of the Internet.
 const LENGTHS_V4: [(u8, u64); 10] =
     [(24, 61), (23, 10), (22, 12), (21, 5), (20, 4), (19, 3), (18, 1), (17, 1), (16, 2), (15, 1)];
 const LENGTHS_V6: [(u8, u64); 9] =
@@ -46,7 +48,7 @@ const LENGTHS_V6: [(u8, u64); 9] =
 
 type Prefix = (IpAddr, u8);
 
-/// A table whose prefixes are clustered in blocks of some first bits.
+/// A table whose prefixes are clustered in blocks with common first bits.
 struct Shape {
     routes: usize,
     blocks: u64,
@@ -116,14 +118,14 @@ impl Shape {
             batches,
             single,
         );
-        // Freed memory would be used again, and its use would not show.
+        // Not freed, because the next shape would reuse the memory without growth of the process.
         std::mem::forget((fib, publisher));
     }
 
     fn prefixes(&self, rng: &mut SeededRng) -> Vec<Prefix> {
         let (width, block_len) = if self.is_v4 { (32, 16) } else { (128, 32) };
         let block = |rng: &mut SeededRng| match self.is_v4 {
-            // A block is some part of a /16, one of a few /12 in IPv6.
+            // A block is a part of a /16 in IPv4, and within one of a few /12 in IPv6.
             true => u128::from((1 + rng.below(222)) << 24 | rng.below(1 << 24)) << 96,
             false => {
                 let registry = [0x2001, 0x2400, 0x2600, 0x2800, 0x2a00][rng.below(5) as usize];
@@ -143,7 +145,8 @@ impl Shape {
             };
             let len = lengths.iter().find(in_share).map_or(24, |(len, _)| *len);
             let random = u128::from(rng.next_u64()) << 64 | u128::from(rng.next_u64());
-            // Clusters are six bits wide.
+            // Prefixes of a block are random from bit 18 on (IPv6: bit 34), so its IPv4 /24s form a
+            // cluster of six bits.
             let near = random >> block_len & (u128::MAX >> (block_len + 2)) | block;
             let bits = near & u128::MAX << (128 - u32::from(len));
             all.insert((address(self.is_v4, bits), len.min(width)));
@@ -191,7 +194,7 @@ fn look_up_nanos(fib: &Fib, destinations: &[IpAddr]) -> f64 {
     median(rounds.map(run).collect()).as_secs_f64() * 1e9 / HOT as f64
 }
 
-/// Unlike the mean, it excludes the time of other programs.
+/// Unlike the mean, the median excludes the time of other programs.
 fn median(mut times: Vec<Duration>) -> Duration {
     times.sort_unstable();
     times[times.len() / 2]

@@ -1,13 +1,14 @@
-//! Instructions that a packet costs here, counted by callgrind; more than the limit fails.
+//! The instructions that a packet costs in this crate, counted by callgrind. A bench fails if they
+//! reach its limit.
 //!
 //! ```text
 //! cargo bench -p pollux-dataplane --bench instructions
 //! ```
 //!
 //! The adapter discards requests, so the counts are those of the netdev: encapsulation, the choice
-//! of the queue pair, the queues, and the cycle of buffers. The instructions of an adapter are
-//! counted in its own bench. The counts are those of the release profile on x86-64 without further
-//! CPU features, by rustc 1.95, and include some forty of each bench's own.
+//! of the queue pair, the queues, and the allocation and release of buffers. The instructions of an
+//! adapter are counted in its own bench. The counts are for the release profile on x86-64 without
+//! further CPU features, by rustc 1.95. They include about forty instructions of each bench itself.
 //!
 //! | bench | IPv4 | IPv6 | group | unknown | must be below |
 //! |---|---|---|---|---|---|
@@ -31,12 +32,13 @@
 //! |---|---|---|---|---|---|
 //! | `forward_32` | 18,429 | 29,373 | 25,117 | 39,185 | 40,000 |
 //!
-//! Routes are to hosts, so a look-up of IPv6 passes 20 nodes. The look-ups of a batch take some 100
-//! instructions each to go level by level, which in large tables saves the time of several hundred.
+//! The routes are host routes, so an IPv6 look-up passes 20 nodes. The look-ups of a batch take
+//! about 100 instructions more each to proceed level by level. In large tables this saves the time
+//! of several hundred instructions.
 //!
 //! In batches of 32, a packet of 64 bytes takes 212 instructions to send by RC, and 398 to receive,
-//! with the post of the next receive. Of these, 183 parse its headers and decide on it, once for
-//! all later steps. Packets are of 64 bytes unless the table has another length.
+//! including the post of the next receive. Of these, 183 parse its headers and decide its verdict,
+//! once for all later steps. Packets have 64 bytes unless the table gives another length.
 #![expect(unused_qualifications, reason = "and name types in full")]
 
 mod forwarding;
@@ -71,9 +73,10 @@ fn below(instructions: u64) -> LibraryBenchmarkConfig {
     config
 }
 
-/// Receives of connections, shorter than the largest so that setting up is quick.
+/// The length of the receives of connections. It is less than the maximum, so that the setup is
+/// quick.
 const RECEIVE_MTU: u32 = 9000;
-/// Receives of datagrams: with the GRH.
+/// The length of the receives of datagrams, including the GRH.
 const DATAGRAM_BYTES: u32 = 40 + 2048;
 
 struct Bench {
@@ -143,7 +146,7 @@ fn bench() -> Box<Bench> {
 }
 
 impl Bench {
-    /// Packets to be sent.
+    /// Creates a batch of packets to be sent.
     fn make(&mut self, qp_type: QpType, bytes: usize, count: usize) {
         let route = DatagramRoute { ah: Ah(0), qpn: Qpn(9), mtu: 2044 };
         let route = match qp_type {
@@ -188,7 +191,7 @@ impl Bench {
     }
 }
 
-/// With packets to be sent, after some that were.
+/// A bench with packets to be sent, after some earlier batches.
 fn to_send(qp_type: QpType, bytes: usize, count: usize) -> Box<Bench> {
     let mut bench = bench();
     for _ in 0..4 {
@@ -202,7 +205,7 @@ fn to_send(qp_type: QpType, bytes: usize, count: usize) -> Box<Bench> {
     bench
 }
 
-/// With received packets, after some earlier ones.
+/// A bench with received packets, after some earlier batches.
 fn to_receive(qp_type: QpType, bytes: usize, count: usize) -> Box<Bench> {
     let mut bench = bench();
     for _ in 0..4 {
@@ -214,7 +217,7 @@ fn to_receive(qp_type: QpType, bytes: usize, count: usize) -> Box<Bench> {
     bench
 }
 
-/// With a batch that is sent.
+/// A bench with a batch that was sent.
 fn sent(qp_type: QpType, bytes: usize, count: usize) -> Box<Bench> {
     let mut bench = to_send(qp_type, bytes, count);
     bench.send();
@@ -232,7 +235,7 @@ fn route(mut bench: Box<Bench>, to: IpAddr) -> Box<impl Sized> {
     bench
 }
 
-/// A packet of IPv4 with this protocol.
+/// An IPv4 packet with this protocol.
 fn ip_packet(protocol: IpProtocol, bytes: usize) -> Vec<u8> {
     let (source, destination) = ([10, 0, 0, 1].into(), [10, 0, 0, 2].into());
     let header = Ipv4Header { ttl: 64, protocol, source, destination, ..Ipv4Header::default() };
@@ -242,7 +245,7 @@ fn ip_packet(protocol: IpProtocol, bytes: usize) -> Vec<u8> {
     packet
 }
 
-/// The same of IPv6.
+/// An IPv6 packet with this protocol.
 fn ip6_packet(next_header: IpProtocol, bytes: usize) -> Vec<u8> {
     let ip = |last| [0xfd00, 0, 0, 0, 0, 0, 0, last].into();
     let (source, destination) = (ip(1), ip(2));

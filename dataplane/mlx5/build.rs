@@ -1,8 +1,8 @@
-//! Makes the bindings to `infiniband/mlx5dv.h` of this machine, and links libmlx5, whose functions
-//! they are.
+//! Generates bindings to the installed `infiniband/mlx5dv.h`, and links libmlx5.
 //!
-//! Why of this machine: the library's structures grow from release to release, and its own header
-//! has the sizes that it was built with. `bindings.rs` asserts what this crate relies on.
+//! Why the installed header is used: the structures of the library grow from release to release,
+//! and its own header has the sizes with which it was built. `bindings.rs` asserts the definitions
+//! on which this crate relies.
 #![cfg_attr(
     feature = "hca",
     expect(clippy::disallowed_methods, reason = "cargo tells the folder by a variable")
@@ -21,10 +21,10 @@ fn main() {
         .allowlist_type("mlx5_wqe_(umr_ctrl|umr_klm|mkey_context)_seg|mlx5_wqe_av")
         .allowlist_type("mlx5_cqe64|mlx5_err_cqe")
         .allowlist_var("MLX5_.*")
-        // Types of libibverbs are those of the crate that has its functions.
+        // Types of libibverbs come from the crate that binds its functions.
         .blocklist_type("ibv_(ah|context|cq|device|dm|pd|qp|qp_init_attr_ex|srq|wq)")
         .raw_line("use ibverbs_sys::*;")
-        // Packed and aligned at once, which Rust has no form for.
+        // Both packed and aligned, which Rust does not support.
         .opaque_type("mlx5_wqe_ctrl_seg")
         .prepend_enum_name(false)
         .derive_default(true)

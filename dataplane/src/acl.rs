@@ -1,5 +1,5 @@
 //! Access control lists: ordered rules of addresses, protocol, ports and ICMP type. The first rule
-//! that matches a packet decides; a packet that none matches is permitted.
+//! that matches a packet decides. A packet that matches no rule is permitted.
 //!
 //! ```text
 //!   packet --> fields, once --> rules of its family, in order --> permit, deny or reject
@@ -7,16 +7,17 @@
 //!                                        +--> counter of the rule, of this worker
 //! ```
 //!
-//! The rules of each family are an array in which absent conditions match everything, so a rule is
-//! a few comparisons. Nothing is allocated for a packet.
+//! The rules of each address family are an array of compiled rules. An absent condition is compiled
+//! to one that matches everything, so a rule is a few comparisons. No memory is allocated per
+//! packet.
 //!
-//! A fragment that is not the first has no ports and no ICMP type, nor has a packet whose extension
-//! headers cannot be parsed: only rules without these conditions match it. A list that denies a
-//! port therefore passes later fragments of denied packets, which the destination cannot reassemble
-//! without the first (RFC 1858 2).
+//! Only the first fragment has ports or an ICMP type, and a packet whose extension headers cannot
+//! be parsed has neither. Only rules without these conditions match such packets. A list that
+//! denies a port therefore passes later fragments of denied packets, which the destination cannot
+//! reassemble without the first (RFC 1858 2).
 //!
-//! Each worker has counters of its own, which only that worker writes, so counting needs no lock
-//! and no cache line is shared.
+//! Each worker has its own counters, which only this worker writes. So counting needs no lock, and
+//! workers share no cache line.
 
 use crate::headers::{Form, PacketHeaders};
 use pollux_wire::ethernet::EtherType;
@@ -38,7 +39,7 @@ pub enum AclAction {
     Reject,
 }
 
-/// An absent condition matches every packet.
+/// A rule. An absent condition matches every packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AclRule {
     pub action: AclAction,
@@ -46,15 +47,15 @@ pub struct AclRule {
     pub source: Option<(IpAddr, u8)>,
     pub destination: Option<(IpAddr, u8)>,
     pub protocol: Option<IpProtocol>,
-    /// Only with the protocol TCP or UDP.
+    /// Set only if the protocol is TCP or UDP.
     pub source_ports: Option<RangeInclusive<u16>>,
-    /// Only with the protocol TCP or UDP.
+    /// Set only if the protocol is TCP or UDP.
     pub destination_ports: Option<RangeInclusive<u16>>,
-    /// Only with the protocol ICMP or ICMPv6.
+    /// Set only if the protocol is ICMP or ICMPv6.
     pub icmp_type: Option<u8>,
 }
 
-/// An access control list, with a counter of each rule for each worker.
+/// An access control list, with a counter for each rule and worker.
 #[derive(Debug)]
 pub struct Acl {
     v4: Box<[Compiled<u32>]>,
@@ -62,10 +63,10 @@ pub struct Acl {
     counts: Box<[RuleCounts]>,
 }
 
-/// Packets that each rule has matched in a worker.
+/// The number of packets that each rule has matched in one worker.
 type RuleCounts = Box<[AtomicU64]>;
 
-/// An access control list at a port of a worker.
+/// An access control list as one worker applies it.
 #[derive(Clone, Debug)]
 pub struct AclFilter {
     acl: Arc<Acl>,
@@ -76,10 +77,10 @@ pub struct AclFilter {
 struct Compiled<A> {
     source: Masked<A>,
     destination: Masked<A>,
-    /// [`ANY_PROTOCOL`] for each.
+    /// The protocol, or [`ANY_PROTOCOL`].
     protocol: u16,
     source_ports: [u32; 2],
-    /// Destination ports, or a range of ICMP types.
+    /// The range of destination ports, or of ICMP types.
     destination_ports: [u32; 2],
     action: AclAction,
     rule: u32,
@@ -103,7 +104,8 @@ struct Fields<A> {
 }
 
 const ANY_PROTOCOL: u16 = 0x100;
-/// No packet has this port; it stands for the port of a packet without ports.
+/// The port of a packet without ports. It is above all real ports, so only [`ANY_PORT`] contains
+/// it.
 const NO_PORT: u32 = 0x1_0000;
 const ANY_PORT: [u32; 2] = [0, NO_PORT];
 
@@ -118,7 +120,7 @@ impl Acl {
         }
     }
 
-    /// In all workers.
+    /// The number of packets that each rule has matched in all workers.
     pub fn packets(&self) -> Vec<u64> {
         let rules = self.counts.first().map_or(0, |counts| counts.len());
         let read = |counts: &RuleCounts, nth: usize| counts[nth].load(Ordering::Relaxed);
@@ -145,7 +147,7 @@ impl Acl {
 }
 
 impl AclFilter {
-    /// `worker` is below the number that the list was compiled for.
+    /// `worker` must be below the number of workers for which the list was created.
     pub const fn new(acl: Arc<Acl>, worker: usize) -> Self {
         Self { acl, worker }
     }
@@ -157,7 +159,7 @@ impl AclFilter {
         };
         let counts = self.acl.counts.get(self.worker);
         if let Some(count) = counts.and_then(|counts| counts.get(rule as usize)) {
-            // Only this worker writes it.
+            // Only this worker writes the counter.
             count.store(count.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
         }
         action
@@ -183,7 +185,7 @@ impl AclRule {
         self.compile(IpProtocol::ICMPV4, bits, mask, rule)
     }
 
-    /// `None` for a rule of the other family: by an address, or by its ICMP protocol.
+    /// `None` if an address or the ICMP protocol of the rule belongs to the other family.
     fn compile<A: Copy + Default + BitAnd<Output = A>>(
         &self,
         icmp_of_other: IpProtocol,
@@ -215,7 +217,8 @@ impl AclRule {
 }
 
 impl<A> Fields<A> {
-    /// With the ports, or the ICMP type, of an unfragmented packet or first fragment.
+    /// The fields of a packet. Only an unfragmented packet or a first fragment has ports or an ICMP
+    /// type.
     #[inline]
     fn new(
         source: A,
@@ -260,7 +263,7 @@ where
     rules.iter().find(matches).map(|rule| (rule.action, rule.rule))
 }
 
-/// Whether a fragment of IPv6 is the first, which has the upper-layer header.
+/// Whether an IPv6 fragment is the first, which has the upper-layer header.
 #[cold]
 fn is_first_fragment(header: &Ipv6Header, packet: &[u8]) -> bool {
     let behind = packet.get(Ipv6Header::LEN..).unwrap_or_default();

@@ -1,14 +1,14 @@
-//! Captures: copies of packets that an interface receives, sends or drops, from a worker to
-//! control.
+//! Packet capture: copies of packets that an interface receives, sends or drops, which a worker
+//! passes to control.
 //!
 //! ```text
 //!   worker: batch --> CaptureTap: filter, copy --ring--> CaptureReader --> control, the command
 //!                                  \-- full: counted as missed
 //! ```
 //!
-//! A capture must not slow other packets: an interface without a tap tests that once for each
-//! batch. A tap never waits for its reader. Its ring is bounded, and packets that do not fit are
-//! counted, so that a capture reports its losses.
+//! A capture must not slow down other packets. An interface without a tap only tests for one once
+//! per batch. A tap never waits for its reader: its ring is bounded, and packets that do not fit
+//! are counted, so that a capture reports its losses.
 //!
 //! Packets begin with their IP header. ARP packets are not captured.
 
@@ -21,22 +21,24 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Bytes of a ring. Its pages take no memory until they are used.
+/// The length of a ring in bytes. Its pages take no memory until they are used.
 pub const CAPTURE_RING_BYTES: usize = 4 << 20;
-/// The longest part of a packet that is copied.
+/// The maximum number of bytes that are copied of a packet.
 pub const SNAP_BYTES_MAX: usize = 65_535;
-/// Bytes before each packet in the ring: time, length, length of the copy, event.
+/// The length of the header before each packet in the ring: time, length, length of the copy,
+/// event.
 const RECORD_BYTES: usize = 8 + 4 + 4 + 8;
-/// The reason of drops in transit at a host that does not forward, which have no [`ForwardDrop`].
+/// The drop reason of packets in transit at a host that does not forward. They have no
+/// [`ForwardDrop`].
 pub const TRANSIT: &str = "transit";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CaptureEvent {
-    /// It was received on the link, for any destination.
+    /// The packet was received on the link, for any destination.
     Received,
-    /// The adapter accepted it.
+    /// The adapter accepted the packet for transmission.
     Sent,
-    /// For one of [`capture_reasons`].
+    /// The packet was dropped for one of [`capture_reasons`].
     Dropped(&'static str),
 }
 
@@ -47,9 +49,10 @@ pub fn capture_reasons() -> impl Iterator<Item = &'static str> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CaptureTerms {
     pub filter: PacketFilter,
-    /// Bytes that are copied of each packet, at most.
+    /// The maximum number of bytes that are copied of each packet.
     pub snap_bytes: usize,
-    /// Captures only drops for this reason; without a reason, received and sent packets.
+    /// With a reason, only packets dropped for this reason are captured; without one, received and
+    /// sent packets.
     pub reason: Option<&'static str>,
 }
 
@@ -61,18 +64,18 @@ struct Shared {
 
 pub const TAPS_MAX: usize = 8;
 
-/// The captures at a port, and the time of the current packets.
+/// The taps of a port, and the time of the current packets.
 #[derive(Debug)]
 pub struct CaptureTaps {
     all: Vec<CaptureTap>,
     now: Time,
 }
 
-/// The end of a worker.
+/// The worker's end of a capture.
 pub struct CaptureTap {
     terms: CaptureTerms,
     writer: Writer,
-    /// Packets that are being sent: the address of each, and its part of `copies`.
+    /// The packets that are being sent: their addresses, and their ranges in `copies`.
     offered: Vec<(usize, CopiedPacket)>,
     copies: Vec<u8>,
     shared: Arc<Shared>,
@@ -85,7 +88,7 @@ struct CopiedPacket {
     kept: usize,
 }
 
-/// The control end. The tap ends when it is dropped.
+/// The control end of a capture. Its drop ends the tap.
 pub struct CaptureReader {
     reader: Reader,
     shared: Arc<Shared>,
@@ -125,7 +128,7 @@ impl CaptureTaps {
         Self { all: Vec::new(), now }
     }
 
-    /// Adds a tap. Beyond the limit it is dropped, and its reader gets nothing.
+    /// Adds a tap. Beyond [`TAPS_MAX`], the tap is dropped, and its reader gets nothing.
     pub fn add(&mut self, tap: CaptureTap) {
         self.drop_over();
         if self.all.len() < TAPS_MAX {
@@ -138,7 +141,7 @@ impl CaptureTaps {
         self.all.retain(|tap| !tap.is_over());
     }
 
-    /// If there is none, packets need not be passed.
+    /// Whether there is no tap, so that packets need not be passed.
     #[inline]
     pub const fn is_empty(&self) -> bool {
         self.all.is_empty()
@@ -154,14 +157,14 @@ impl CaptureTaps {
         self.all.iter_mut().for_each(|tap| tap.record(self.now, event, packet));
     }
 
-    /// A packet is about to be sent. Whether it was sent is known after the batch, when its buffer
-    /// belongs to the adapter.
+    /// Copies a packet that is about to be sent. It is known only after the batch whether the
+    /// packet was sent, and by then its buffer belongs to the adapter.
     #[cold]
     pub fn offer(&mut self, packet: &[u8]) {
         self.all.iter_mut().for_each(|tap| tap.offer(packet));
     }
 
-    /// The offered packets were sent, except for those at the refused addresses.
+    /// Records the offered packets as sent, except for those at refused addresses.
     #[cold]
     pub fn finish_offers(&mut self, is_refused: impl Fn(usize) -> bool) {
         self.all.iter_mut().for_each(|tap| tap.finish_offers(self.now, &is_refused));
@@ -207,7 +210,7 @@ impl CaptureTap {
     }
 }
 
-/// Writes a record, or counts it as missed.
+/// Writes a record, or counts the packet as missed if the ring is full.
 fn write(
     writer: &mut Writer,
     shared: &Shared,

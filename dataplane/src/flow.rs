@@ -7,10 +7,11 @@
 //! | ICMP error | the packet that it quotes |
 //! | fragment, anything else | nothing: the primary worker |
 //!
-//! Why there is no seed: two nodes with the same number of workers assign a TCP connection to the
-//! same worker number without a message, so its segments use the IB connection between these two
-//! workers and need no hand-off. A peer that chooses its ports can put all its flows on one worker;
-//! that worker is busy, the others are not affected. Flow tables have secret seeds of their own.
+//! Why the hash has no seed: two nodes with the same number of workers assign a TCP connection to
+//! the same worker number without communication. So its segments use the IB connection between
+//! these two workers and need no hand-off. A peer that chooses its ports can put all its flows on
+//! one worker. That worker is busy, but the others are not affected. Flow tables have secret seeds
+//! of their own.
 
 use crate::headers::{Form, PacketHeaders};
 use pollux_wire::ethernet::EtherType;
@@ -21,7 +22,7 @@ use pollux_wire::ip::ipv6::Ipv6Header;
 use pollux_wire::ip::ipv6_ext::UpperLayer;
 use std::net::{IpAddr, SocketAddr};
 
-/// Handles packets of no flow.
+/// The worker that handles packets without a flow.
 pub const PRIMARY_WORKER: u8 = 0;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,10 +30,10 @@ pub struct FlowSteering {
     workers: u8,
 }
 
-/// Odd multipliers of the hash, the same as in the neighbor tables.
+/// Odd multipliers of the hash, the same as in the neighbor table.
 const FACTORS: [u64; 2] = [0x9e37_79b9_7f4a_7c15, 0xd6e8_feb8_6659_fd93];
 
-/// The ICMP header before the quoted packet, in both versions.
+/// The length of the ICMP header before the quoted packet, in both versions.
 const ICMP_LEN: usize = 8;
 
 /// Types of ICMPv4 that quote a packet (RFC 792): unreachable, quench, redirect, time, parameter.
@@ -55,7 +56,7 @@ enum Direction {
 impl FlowSteering {
     pub const SINGLE: Self = Self { workers: 1 };
 
-    /// 0 workers count as 1.
+    /// Steering among this number of workers. 0 counts as 1.
     pub const fn among(workers: u8) -> Self {
         Self { workers: if workers == 0 { 1 } else { workers } }
     }
@@ -106,8 +107,9 @@ impl FlowSteering {
         }
     }
 
-    /// The flow of a received ICMP error is that of the sent packet that it quotes. A quoted packet
-    /// is not an error itself (RFC 1122 3.2.2).
+    /// The worker for an ICMP error, which is that of the quoted packet. Only a received error
+    /// quotes a packet that this node has sent, and a quoted packet is never an error itself (RFC
+    /// 1122 3.2.2).
     #[cold]
     fn find_quoted(self, headers: &FlowHeaders<'_>, direction: Direction) -> Option<u8> {
         let (icmp, quoted) = headers.payload.split_at_checked(ICMP_LEN)?;
@@ -128,8 +130,8 @@ impl FlowSteering {
         self.worker_of(product as u64 ^ (product >> 64) as u64)
     }
 
-    /// Reduces a hash to a worker by its upper bits, which are mixed best. The remainder makes each
-    /// worker of a node with half as many workers have the flows of exactly two.
+    /// Reduces a hash to a worker by its upper bits, which are mixed best. By the remainder, each
+    /// worker of a node with half as many workers has exactly the flows of two workers here.
     #[inline]
     const fn worker_of(self, hash: u64) -> u8 {
         ((hash >> 48) as u16 % self.workers as u16) as u8
@@ -173,7 +175,8 @@ impl<'a> FlowHeaders<'a> {
     }
 }
 
-/// The hash of a flow, for one of several next hops. It has a secret seed, unlike flow steering.
+/// The hash of a flow, which chooses one of several next hops. Unlike flow steering, it has a
+/// secret seed.
 ///
 /// All fragments of a packet are hashed by their addresses alone, since only the first has ports.
 /// IPv6 packets with a flow label are hashed by it (RFC 6438).
@@ -330,7 +333,8 @@ mod tests {
                     _ => steering.port(at(ours).port()),
                 };
                 assert_eq!(received(steering, &error), owner);
-                // An error about an error has no flow, nor has a message that quotes nothing.
+                // An error that quotes an error has no flow, and a message that quotes nothing has
+                // none either.
                 let again = [&[kind, 0, 0, 0, 0, 0, 0, 0], &error[..]].concat();
                 let again = packet(icmp, at(theirs).ip(), at(ours).ip(), &again);
                 assert_eq!(received(steering, &again), PRIMARY_WORKER);

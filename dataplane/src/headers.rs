@@ -1,11 +1,11 @@
-//! The headers of a received packet, parsed once and kept beside its buffer.
+//! The headers of a received packet, parsed once and kept with its buffer.
 //!
 //! The netdev parses a packet as it arrives and checks what every receiver has to check: lengths
 //! and the IPv4 checksum (RFC 1122 3.2.1, RFC 1812 5.2.2). The verdict, flow steering, sockets and
-//! forwarding read the result and not the headers again.
+//! forwarding use the result and do not parse again.
 //!
-//! Extension headers of IPv6 concern the destination alone (RFC 8200 4), so a chain that cannot be
-//! parsed is no reason to drop a packet in transit: its upper layer is [`Form::Opaque`].
+//! IPv6 extension headers concern only the destination (RFC 8200 4). So a chain that cannot be
+//! parsed is no reason to drop a packet in transit: the packet gets [`Form::Opaque`].
 
 use crate::reason::PacketDrop;
 use pollux_wire::ethernet::EtherType;
@@ -16,7 +16,7 @@ use pollux_wire::ip::ipv6::{Ipv6Header, Ipv6Packet};
 use pollux_wire::ip::ipv6_ext::UpperLayer;
 use std::net::IpAddr;
 
-/// The part of a packet between its fixed header and the upper layer.
+/// What is between the fixed IP header of a packet and its upper layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     Plain,
@@ -30,15 +30,15 @@ pub enum Form {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PacketHeaders {
     pub ether_type: EtherType,
-    /// The upper-layer protocol; of an opaque packet, that of its first extension header.
+    /// The upper-layer protocol. In an opaque packet, the type of its first extension header.
     pub protocol: IpProtocol,
     pub form: Form,
     payload_at: u16,
-    /// End of the packet, without padding of the link.
+    /// The end of the packet, without link-layer padding.
     end: u16,
 }
 
-/// The part of an ARP packet before the addresses (RFC 826).
+/// The length of an ARP packet before its addresses (RFC 826).
 const ARP_BYTES_MIN: usize = 8;
 
 impl PacketHeaders {
@@ -50,7 +50,7 @@ impl PacketHeaders {
         end: 0,
     };
 
-    /// An error is the reason to drop the packet.
+    /// Parses the headers of a packet of this EtherType. An error is the reason to drop the packet.
     #[inline]
     pub fn parse(ether_type: EtherType, packet: &[u8]) -> Result<Self, PacketDrop> {
         match ether_type {
@@ -60,7 +60,7 @@ impl PacketHeaders {
         }
     }
 
-    /// The first byte of the packet determines the version.
+    /// Parses the headers of an IP packet, whose version is in its first byte.
     #[inline]
     pub fn parse_ip(packet: &[u8]) -> Result<Self, PacketDrop> {
         match packet.first().map(|first| first >> 4) {
@@ -73,8 +73,9 @@ impl PacketHeaders {
 
     /// As [`Self::parse_ip`], in place.
     ///
-    /// Why: a function returns these fields as one integer, which is read from memory before they
-    /// have all arrived there, and that takes as long as parsing them.
+    /// Why not by return value: a function returns these small fields packed into one integer. The
+    /// processor then reads them from memory before the separate stores have completed, and this
+    /// stall takes as long as the parsing.
     #[inline]
     pub fn set_ip(&mut self, packet: &[u8]) -> Result<(), PacketDrop> {
         match packet.split_first_chunk() {
@@ -108,7 +109,7 @@ impl PacketHeaders {
         let options = rest.get(..head.wrapping_sub(Ipv4Header::LEN));
         let options = options.filter(|_| head <= end && end <= fixed.len() + rest.len());
         let sum = match options.ok_or(PacketDrop::BadLength)? {
-            // Most headers have no options, and a sum over a known length has no loop.
+            // Most headers have no options, and a sum over a constant length needs no loop.
             [] => Sum::of(fixed),
             options => Sum::of(fixed).then(Sum::of(options)),
         };
@@ -171,13 +172,13 @@ impl PacketHeaders {
         })
     }
 
-    /// `packet` must be the parsed one.
+    /// The upper-layer payload. `packet` must be the parsed packet.
     #[inline]
     pub fn payload<'a>(&self, packet: &'a [u8]) -> &'a [u8] {
         packet.get(self.payload_at.into()..self.end.into()).unwrap_or_default()
     }
 
-    /// Without padding of the link.
+    /// The length of the packet, without link-layer padding.
     pub const fn packet_bytes(&self) -> usize {
         self.end as usize
     }
@@ -200,7 +201,7 @@ impl PacketHeaders {
         }
     }
 
-    /// Whether it is an unfragmented UDP or TCP packet without options or extension headers.
+    /// Whether this is an unfragmented UDP or TCP packet without IP options or extension headers.
     #[inline]
     pub fn is_plain_transport(&self) -> bool {
         self.form == Form::Plain && matches!(self.protocol, IpProtocol::UDP | IpProtocol::TCP)

@@ -1,9 +1,9 @@
-//! `null:` as a port: a source and a sink of packets, for measuring forwarding alone.
+//! `null:` as a port: a source and a sink of packets, to measure forwarding alone.
 //!
-//! A poll receives a full batch of packets to the destinations of a list, in turns. Sent packets
-//! are discarded. The port does the minimum that any port has to do for a packet: it allocates a
-//! buffer, writes the headers, parses them and decides on the packet; and frees the buffer of a
-//! sent one.
+//! A poll receives a full batch of packets to a list of destinations, round-robin. Sent packets are
+//! discarded. For each packet, the port does only what every port has to do: on reception it
+//! allocates a buffer, writes the headers, parses them and decides the verdict; on transmission it
+//! frees the buffer.
 
 use crate::acl::AclFilter;
 use crate::headers::PacketHeaders;
@@ -24,7 +24,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 /// A protocol without ports and checksums, for experiments (RFC 3692).
 const PROTOCOL: IpProtocol = IpProtocol(253);
 const TTL: u8 = 64;
-/// Of all packets (RFC 2544 C.2.2, RFC 5180 8).
+/// The source addresses of all packets (RFC 2544 C.2.2, RFC 5180 8).
 const SOURCE_V4: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
 const SOURCE_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 2, 0, 0, 0, 0, 0, 1);
 
@@ -43,7 +43,7 @@ pub struct NullPort {
 #[derive(Debug)]
 struct Source {
     packet_bytes: usize,
-    /// Complete except for the destination.
+    /// The header of each packet, complete except for the destination.
     v4: Ipv4Header,
     v6: Ipv6Header,
     destinations: Box<[IpAddr]>,
@@ -51,8 +51,9 @@ struct Source {
 }
 
 impl NullPort {
-    /// A port that receives packets of `packet_bytes`, headers included, to these destinations in
-    /// turns; without destinations it is only a sink. `None` if no packet can have this length.
+    /// A port that receives packets of `packet_bytes` bytes, headers included, to these
+    /// destinations in turn. Without destinations it is only a sink. `None` if no packet can have
+    /// this length.
     pub fn new(
         packets: &PacketMemory,
         packet_bytes: u16,
@@ -71,7 +72,7 @@ impl NullPort {
         })
     }
 
-    /// At most a full batch. For a source that is paced.
+    /// Sets the number of packets per poll, at most a full batch, for a paced source.
     pub fn set_batch(&mut self, packets: usize) {
         self.batch = packets.min(BATCH_MAX);
     }
@@ -84,7 +85,7 @@ impl NullPort {
         self.sent
     }
 
-    /// Packets that arrived here and were not forwarded.
+    /// The drops of packets that arrived here.
     pub const fn drops(&self) -> &ForwardDrops {
         &self.drops
     }
@@ -100,7 +101,7 @@ impl Source {
             source: SOURCE_V6,
             ..Ipv6Header::default()
         };
-        // Written once and read again, for version, lengths and checksum.
+        // Each header is written once and parsed, which fills in version, lengths and checksum.
         let mut bytes = vec![0; u16::MAX.into()];
         let v6_payload = usize::from(packet_bytes).checked_sub(Ipv6Header::LEN)?;
         let v4_payload = usize::from(packet_bytes).checked_sub(Ipv4Header::LEN)?;
@@ -114,7 +115,7 @@ impl Source {
     #[inline]
     fn fill(&mut self, packet: &mut Buf) -> Option<()> {
         let to = *self.destinations.get(self.next)?;
-        // A source of packets waits for no memory.
+        // The prefetch keeps the source from waiting for memory.
         self.destinations.get(self.next + BATCH_MAX).into_iter().for_each(prefetch);
         self.next = if self.next + 1 < self.destinations.len() { self.next + 1 } else { 0 };
         let bytes = packet.set_window(PACKET_OFFSET, self.packet_bytes)?;
@@ -133,8 +134,8 @@ impl Source {
 }
 
 impl PacketPort for NullPort {
-    /// All headers are written before any is read, as with packets of a network: a processor that
-    /// reads bytes just after it wrote parts of them stalls.
+    /// All headers are written before any is parsed, as with packets from a network: a processor
+    /// stalls if it reads bytes of which it has just written parts.
     #[inline]
     fn poll(&mut self, _now: Time, transit: &mut Vec<TransitPacket>) -> bool {
         let Self { cache, arriving, batch, own, source, received, .. } = self;
@@ -159,7 +160,7 @@ impl PacketPort for NullPort {
         transit.len() > before
     }
 
-    /// All its packets are to be forwarded.
+    /// No filter: all packets of this port are to be forwarded.
     fn set_filter(&mut self, _: Option<AclFilter>) {}
 
     #[inline]
@@ -194,7 +195,7 @@ impl PacketPort for NullPort {
         None
     }
 
-    /// There is always another packet.
+    /// A source always has another packet, so only a sink can sleep.
     fn arm(&mut self) -> bool {
         self.source.destinations.is_empty()
     }

@@ -1,13 +1,13 @@
 //! Packet memory: a pool of buffers in memory that is registered with adapters.
 //!
-//! The memory is mapped twice, as two processes would map it. Programs own buffers and borrow their
-//! bytes as slices through one mapping; the other is registered with adapters. So a software
-//! adapter uses the pool like a hardware adapter, and touches a buffer only while it is posted.
-//! No other process can map it, because peers of a software adapter could read packets of others in
-//! it. So between processes, long packets are copied twice.
+//! The memory is mapped twice, as two processes would map it. Through one mapping, programs own
+//! buffers and borrow their bytes as slices. The other mapping is registered with adapters. So a
+//! software adapter uses the pool like a hardware adapter, and accesses a buffer only while it is
+//! posted. No other process can map the memory, because it holds packets of all peers. So a long
+//! packet between two processes is copied twice.
 //!
 //! Every packet, received or created, begins [`PACKET_OFFSET`] bytes into its buffer. The headroom
-//! before it holds the headers of any link that it is sent on.
+//! before it is enough for the headers of every link.
 
 use pollux_mem::pool::PoolError;
 use pollux_mem::{Buf, Cache, Memory, Pool, PoolConfig};
@@ -15,13 +15,13 @@ use pollux_verbs::{Access, Device, LKey, MemoryRegion, Pd, Sge, VerbsError};
 use pollux_wire::ip::ipoib::IpoibHeader;
 
 /// The offset of a packet in its buffer: a cache line and the encapsulation header (RFC 4391 6). So
-/// a message with the header begins on a line, and with a GRH on a word, and a software adapter
-/// copies aligned words.
+/// a message with this header begins on a cache line, and a message with a GRH on a word boundary,
+/// and a software adapter copies aligned words.
 pub const PACKET_OFFSET: usize = 64 + IpoibHeader::LEN;
 
 pub const BATCH: usize = 32;
 
-/// Free buffers of a memory that a netdev caches.
+/// The maximum number of free buffers of each memory that a netdev caches.
 pub const STOCK_MAX: usize = 2 * BATCH;
 
 #[derive(Debug)]
@@ -31,8 +31,9 @@ pub struct PacketMemory {
 }
 
 impl PacketMemory {
-    /// `packet_bytes_max` does not include the headers of the link. Takes `buffers *
-    /// (packet_bytes_max + 68)` bytes, rounded up to an odd number of cache lines each.
+    /// Creates a memory of `buffers` buffers. `packet_bytes_max` does not include link-layer
+    /// headers. Each buffer takes `packet_bytes_max + 68` bytes, rounded up to an odd number of
+    /// cache lines.
     pub fn new(buffers: u32, packet_bytes_max: u32) -> Result<Self, PoolError> {
         let config = PoolConfig {
             buffers,
@@ -75,7 +76,8 @@ impl Stock {
         })
     }
 
-    /// The window of a buffer; `None` if it belongs to another memory.
+    /// The scatter/gather entry of a buffer's window. `None` if the buffer belongs to another
+    /// memory.
     #[inline]
     pub(crate) fn sge(&self, buf: &Buf) -> Option<Sge> {
         let address = self.region.address.wrapping_add(buf.distance() as u64);
@@ -94,13 +96,14 @@ impl Stock {
         self.posted[index] = Some(buf);
     }
 
-    /// Takes the posted receive with this index.
+    /// Takes the buffer of the posted receive with this index.
     #[inline]
     pub(crate) fn take(&mut self, index: u32) -> Option<Buf> {
         self.posted.get_mut(index as usize)?.take()
     }
 
-    /// Buffers that are neither free nor posted as receives. Linear in the size of the pool.
+    /// The number of buffers that are neither free nor posted as receives. Takes time linear in the
+    /// size of the pool.
     pub(crate) fn in_use(&self) -> usize {
         let posted = self.posted.iter().flatten().count();
         self.cache.pool().outstanding().saturating_sub(self.cache.len() + posted)

@@ -1,4 +1,4 @@
-//! A port: packets arrive and leave there, in batches.
+//! A port, where packets arrive and leave in batches.
 //!
 //! ```text
 //!   poll: receive --> verdict --+-- local, punt ----> sockets, control     (the port's own)
@@ -6,12 +6,12 @@
 //!   send: next hop --> neighbor --> queue pair <-----------------------------------+
 //! ```
 //!
-//! Interfaces of IPoIB, of the kernel and of Ethernet are ports, so forwarding depends on none of
-//! them.
-//! A call per batch costs nothing per packet, so a port may be behind a pointer.
+//! IPoIB interfaces, kernel interfaces and Ethernet interfaces are ports, so forwarding does not
+//! depend on their types. There is one call per batch, so a port may be behind a pointer without a
+//! cost per packet.
 //!
-//! Buffers: the ports of a worker share its packet memory, and a packet keeps its buffer from port
-//! to port. A port copies packets from other memory.
+//! Buffers: the ports of a worker share its packet memory, and a packet stays in its buffer from
+//! port to port. A port copies packets that are in other memory.
 
 use crate::acl::AclFilter;
 use crate::headers::PacketHeaders;
@@ -22,7 +22,7 @@ use pollux_verbs::time::Time;
 use pollux_wire::ethernet::EtherType;
 use std::net::IpAddr;
 
-/// Packets that a port receives in one poll.
+/// The maximum number of packets that a port receives in one poll.
 pub const BATCH_MAX: usize = 64;
 
 /// A port of a node. All workers and the FIB use the same identifiers.
@@ -31,32 +31,32 @@ pub struct PortId(pub u16);
 
 #[derive(Debug)]
 pub struct TransitPacket {
-    /// Begins with the IP header.
+    /// The packet, which begins with its IP header.
     pub packet: Buf,
     pub headers: PacketHeaders,
 }
 
 #[derive(Debug)]
 pub struct TxPacket {
-    /// The TTL is already decremented.
+    /// The packet, whose TTL is already decremented.
     pub packet: Buf,
     /// IPv4 or IPv6, for the header of the link.
     pub ether_type: EtherType,
-    /// On the link of the port.
+    /// An address on the link of the port.
     pub next_hop: IpAddr,
     pub from: PortId,
 }
 
-/// The reason for which control gets a packet in transit. It sends an ICMP error.
+/// Why a packet in transit is passed to control, which sends an ICMP error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TransitError {
     NoRoute,
     Unreachable,
     Prohibited,
-    /// The access control list of the port where it leaves prohibits it.
+    /// The access control list of the outgoing port rejects it.
     Filtered,
     TimeExceeded,
-    /// Options of IPv4 are malformed at this byte of the packet.
+    /// The IPv4 options are malformed at this byte offset of the packet.
     BadOption(u8),
 }
 
@@ -73,17 +73,18 @@ impl TransitError {
 }
 
 pub trait PacketPort {
-    /// Receives at most [`BATCH_MAX`] packets. Those in transit are appended to `transit`; sockets
-    /// and control get the others. Returns whether there was anything to do.
+    /// Receives at most [`BATCH_MAX`] packets. Packets in transit are appended to `transit`;
+    /// sockets and control get the others. Returns whether there was anything to do.
     fn poll(&mut self, now: Time, transit: &mut Vec<TransitPacket>) -> bool;
 
-    /// Sets the access control list of arriving packets, in transit and to the node, but for those
-    /// of the link's own protocols, without which there is no link
-    /// ([`Verdict::Punt`](crate::verdict::Verdict::Punt)).
+    /// Sets the access control list for arriving packets, both in transit and to the node. It does
+    /// not apply to the link's own protocols ([`Verdict::Punt`](crate::verdict::Verdict::Punt)),
+    /// without which the link does not work.
     fn set_filter(&mut self, filter: Option<AclFilter>);
 
-    /// Sends packets, which leaves `batch` empty. Control gets those that have to wait for the
-    /// neighbor or are longer than its MTU; those without space are dropped and counted.
+    /// Sends all packets of `batch` and empties it. Packets that must wait for the neighbor, or are
+    /// longer than its MTU, are passed to control. Packets for which there is no space are dropped
+    /// and counted.
     fn send(&mut self, now: Time, batch: &mut Vec<TxPacket>);
 
     /// Passes a packet that arrived here and cannot be forwarded to control, and counts it.
@@ -96,16 +97,16 @@ pub trait PacketPort {
     /// [`ForwardDrop::NoBuffer`].
     fn copy(&mut self, packet: &Buf) -> Option<Buf>;
 
-    /// Since the start.
+    /// The number of packets received and sent since the start.
     fn packets(&self) -> u64;
 
     fn poll_timeout(&self) -> Option<Time>;
 
-    /// Arms the port to end a sleep at the next packet; `false` if it cannot. The caller polls once
-    /// more before it sleeps.
+    /// Arms the port to end a sleep at the next packet. Returns `false` if it cannot. The caller
+    /// must poll once more before it sleeps.
     fn arm(&mut self) -> bool;
 
-    /// The source that ends a sleep.
+    /// The event source that ends a sleep.
     fn wake_source(&mut self) -> Option<WakeSource<'_>>;
 
     fn woken(&mut self);

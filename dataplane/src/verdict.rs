@@ -1,8 +1,9 @@
 //! The verdict on a received packet: local, in transit, or punted to control (the slow path).
 //!
-//! Packets of the link's slow protocols are punted: ARP and RARP, neighbor discovery and multicast
+//! Packets of the link's own protocols are punted: ARP and RARP, neighbor discovery and multicast
 //! membership. Other packets to a local address are passed to sockets, and all others are in
-//! transit. So is an ICMPv6 discovery message to a host beyond the link: routers forward it.
+//! transit. An ICMPv6 discovery message to a host beyond the link is also in transit, because
+//! routers forward it.
 
 use crate::headers::{Form, PacketHeaders};
 use crate::neighbor::keys::{KeyMap, key_of};
@@ -21,7 +22,8 @@ pub enum Verdict {
 #[derive(Clone, Debug)]
 pub struct Destinations {
     ours: KeyMap,
-    /// The bits of all added addresses: most other addresses have none of these bits.
+    /// The union of [`bit_of`] of all added addresses. Most other addresses have a bit that is not
+    /// in it, which saves the lookup.
     bits: u64,
 }
 
@@ -53,7 +55,7 @@ impl Destinations {
             }
             Some(destination) if self.contains(destination) => Verdict::Local,
             Some(_) => Verdict::Transit,
-            // ARP, RARP and MADs in band have no IP destination.
+            // ARP, RARP and in-band MADs have no IP destination.
             None => Verdict::Punt,
         }
     }
@@ -77,7 +79,7 @@ impl Default for Destinations {
     }
 }
 
-/// The bit of an address, of 64.
+/// One of 64 bits, chosen by a hash of the address.
 #[inline]
 fn bit_of(address: IpAddr) -> u64 {
     let low = match address {
@@ -96,7 +98,7 @@ const fn is_beyond_link(destination: IpAddr) -> bool {
     }
 }
 
-/// Whether a packet belongs to a protocol of the link.
+/// Whether a packet belongs to one of the link's own protocols.
 #[inline]
 fn is_punted(headers: &PacketHeaders, packet: &[u8]) -> bool {
     match (headers.protocol, headers.form) {

@@ -1,4 +1,5 @@
-//! Packets in transit between two ports without links, so that only forwarding is counted.
+//! Packets in transit between two ports without links, so that only the instructions of forwarding
+//! are counted.
 
 use super::{ip_packet, ip6_packet};
 use pollux_dataplane::acl::{Acl, AclAction, AclFilter, AclRule};
@@ -15,10 +16,10 @@ use pollux_wire::ip::IpProtocol;
 use std::hint::black_box;
 use std::sync::Arc;
 
-/// Packets of a batch.
+/// The number of packets of a batch.
 const BATCH: usize = 32;
 
-/// A port with received packets, which records sent ones.
+/// A port with prepared received packets, which records sent packets.
 struct BenchPort {
     arriving: Vec<TransitPacket>,
     sent: Vec<TxPacket>,
@@ -67,14 +68,14 @@ impl PacketPort for BenchPort {
     fn woken(&mut self) {}
 }
 
-/// What is on beside routing.
+/// What a router does in addition to routing.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum With {
     /// Nothing.
     Routes,
-    /// A list of ten rules where packets leave, of which the last matches.
+    /// An access control list of ten rules at the outgoing port, of which the last matches.
     Acl,
-    /// Strict checks of sources.
+    /// Strict reverse path checks.
     ReversePath,
 }
 
@@ -96,7 +97,8 @@ impl ForwardTables for Tables {
     }
 }
 
-/// Nine rules for UDP packets to other ports than those of the bench, and one for the rest.
+/// Nine rules for UDP packets to ports that the bench does not use, and one for all other UDP
+/// packets.
 fn list() -> AclFilter {
     let rule = |port: u16| AclRule {
         action: if port < 9 { AclAction::Deny } else { AclAction::Permit },
@@ -110,17 +112,17 @@ fn list() -> AclFilter {
     AclFilter::new(Arc::new(Acl::new(&(0..10).map(rule).collect::<Vec<_>>(), 1)), 0)
 }
 
-/// A router with two ports, and a batch at the first.
+/// A router with two ports, and a received batch at the first.
 pub struct Router {
     forwarder: Forwarder,
     ports: [BenchPort; 2],
     tables: Tables,
-    // Dropped after its buffers.
+    // Dropped after the buffers in the other fields.
     memory: PacketMemory,
 }
 
 impl Router {
-    /// A router that has forwarded a batch before, so that its vectors have their capacity.
+    /// A router that has forwarded one batch, so that its vectors have their capacity.
     pub fn new(is_v4: bool, with: With) -> Box<Self> {
         let mut fib = FibBuilder::new(16);
         for (port, prefix) in [(1, "10.0.0.2"), (1, "fd00::2"), (0, "10.0.0.1"), (0, "fd00::1")] {

@@ -1,4 +1,4 @@
-//! An adapter that discards requests, so that only instructions of the caller are counted.
+//! An adapter that discards requests, so that only the instructions of its caller are counted.
 
 use pollux_mem::Memory;
 use pollux_verbs::device::{Capabilities, Limits};
@@ -9,10 +9,11 @@ use pollux_wire::mad::smp::PortState;
 use pollux_wire::units::Mtu;
 use std::time::Duration;
 
-/// Reserved space for requests, so that nothing is allocated while instructions are counted.
+/// The reserved capacity for requests, so that no memory is allocated while instructions are
+/// counted.
 const REQUESTS_MAX: usize = 1024;
 
-/// Discards sends, and receives the messages of [`Sink::deliver`].
+/// An adapter that discards sends, and receives the messages of [`Sink::deliver`].
 pub struct Sink {
     memories: Vec<Memory>,
     qps: u32,
@@ -30,7 +31,7 @@ impl Sink {
         Self { memories: Vec::new(), qps: 0, receives, ready, signaled: None }
     }
 
-    /// Writes a message into the oldest receive of this length.
+    /// Writes a message into the oldest receive of this length, `gap` bytes after its start.
     pub fn deliver(&mut self, receive_bytes: u32, gap: usize, message: &[u8], qpn: Qpn) {
         let of_length = |(_, sge): &(u64, Sge)| sge.bytes == receive_bytes;
         let at = self.receives.iter().position(of_length).expect("one is posted");
@@ -57,7 +58,7 @@ impl Sink {
         });
     }
 
-    /// What was sent is done.
+    /// Completes all sends posted so far.
     pub fn finish_sends(&mut self) {
         let Some(id) = self.signaled.take() else { return };
         self.ready.push(Completion {

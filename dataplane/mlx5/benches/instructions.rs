@@ -1,20 +1,22 @@
-//! Instructions of a post and of a polled completion, beside those of libmlx5 for the same request.
+//! The instructions of a post and of a polled completion, compared with those of libmlx5 for the
+//! same request.
 //!
 //! ```text
 //! cargo bench -p pollux-mlx5 --features hca --bench instructions
 //! ```
 //!
-//! The program starts itself at the ConnectX in software, and counts by the trap flag of the
-//! processor, one signal for each instruction of its own thread. Ours are calls of a trait object,
-//! with the checks of the contract; libmlx5's are the functions that `ibv_post_send` and
-//! `ibv_poll_cq` call, with a request that is built once. More instructions than libmlx5's fail.
+//! The program starts itself on the software ConnectX, and counts by the trap flag of the
+//! processor, which raises one signal for each instruction of the thread. Ours are calls of a trait
+//! object, with the argument checks of the [`Device`] trait. Those of libmlx5 are the functions
+//! that `ibv_post_send` and `ibv_poll_cq` call, with a request that is built only once. The bench
+//! fails if ours need more instructions.
 //!
-//! Why libmlx5 opens a context for its functions alone: `ibv_open_device` is the preloaded
-//! library's, which puts its own functions in front of them (`verbs_table`), and their
-//! instructions would be counted too.
+//! Why libmlx5 opens an additional context, from which its functions are taken: `ibv_open_device`
+//! is the one of the preloaded library, which replaces the functions of libmlx5 by its own
+//! (`verbs_table`), and their instructions would be counted, too.
 //!
-//! Why not callgrind: the ConnectX reads the address of the kernel's page of clock functions (vDSO)
-//! from its process, and valgrind does not map that page.
+//! Why not callgrind: the software ConnectX uses the kernel's page of clock functions (vDSO) in its
+//! process, which valgrind does not map.
 #![expect(clippy::disallowed_methods, reason = "it starts programs, and waits for an adapter")]
 #![expect(unsafe_code, reason = "a library of C, and a signal")]
 
@@ -40,15 +42,16 @@ use std::mem::MaybeUninit;
 use std::ptr;
 use std::time::Duration;
 
-/// Requests that are counted, after as many that are not.
+/// The number of counted requests. As many uncounted ones come before them.
 const COUNT: usize = 32;
-/// Completions that are polled at once.
+/// The number of completions that are polled with one call.
 const POLLED: usize = 16;
 const BYTES: usize = 4096;
-/// The adapter has completed so many requests by then, or they are drained and posted again.
+/// The time in which the adapter completes [`POLLED`] requests. If it does not, they are drained
+/// and posted again.
 const SETTLED: Duration = Duration::from_millis(10);
 const TRIES: usize = 100;
-/// One for each request; they are not posted again.
+/// The number of receives: enough for all requests, as none is posted again.
 const RECEIVES: u32 = 2048;
 
 struct Case {
@@ -90,7 +93,7 @@ fn program() {
     assert!(are_fewer);
 }
 
-/// Counts instructions of this thread.
+/// Counts the instructions of this thread.
 #[cfg(target_arch = "x86_64")]
 mod count {
     use std::arch::asm;
@@ -104,18 +107,18 @@ mod count {
 
     pub fn begin() {
         let handler = trapped as extern "C" fn(i32) as libc::sighandler_t;
-        // SAFETY: the handler adds to a number.
+        // SAFETY: the handler only adds to an atomic number, which is safe in a signal handler.
         assert_ne!(unsafe { libc::signal(libc::SIGTRAP, handler) }, libc::SIG_ERR);
     }
 
-    /// The instructions of a function, with some of the call.
+    /// The instructions of a function, including some of the call.
     #[inline(never)]
     fn all(function: impl FnOnce()) -> u64 {
         TRAPS.store(0, Relaxed);
-        // SAFETY: the flag has the processor trap after each instruction, into the handler.
+        // SAFETY: the flag makes the processor trap into the handler after each instruction.
         unsafe { asm!("pushfq", "or qword ptr [rsp], 0x100", "popfq") };
         function();
-        // SAFETY: the flag is as it was.
+        // SAFETY: this restores the flag.
         unsafe { asm!("pushfq", "and qword ptr [rsp], -0x101", "popfq") };
         TRAPS.load(Relaxed)
     }
@@ -125,7 +128,7 @@ mod count {
     }
 }
 
-/// Two queue pairs, of which the first sends to the second.
+/// Two queue pairs; the first sends to the second.
 struct Pair {
     cq: Cq,
     qps: [Qp; 2],
@@ -178,7 +181,7 @@ impl Pair {
         if case.qp_type == QpType::Ud { SendOp::Datagram(self.to) } else { SendOp::Send }
     }
 
-    /// Waits for so many completions of sends; returns their number.
+    /// Waits for `count` completions of sends. Returns their number.
     fn drain(&self, device: &mut dyn Device, count: usize) -> usize {
         let mut done = 0;
         let mut out = [Completion::NOTHING; POLLED];
@@ -192,7 +195,7 @@ impl Pair {
     }
 }
 
-/// Instructions of ours and of libmlx5's, for a post and for a completion.
+/// The instructions of our functions and of libmlx5's, for a post and for a completion.
 fn run(case: &Case) -> [(&'static str, [u64; 2]); 2] {
     let mut ours = pollux_mlx5::open("mlx5_0").expect("it opens").device;
     let mut theirs = Hca::open("mlx5_0", 1).expect("it opens");
@@ -204,7 +207,7 @@ fn run(case: &Case) -> [(&'static str, [u64; 2]); 2] {
         let data = if case.is_inline { Data::Inline(&inline) } else { Data::Sges(&sges[nth]) };
         SendRequest { id: 7, op: pairs[nth].op(case), flags: SendFlags::SIGNALED, data }
     };
-    // Neither is at its beginning.
+    // Warms up both.
     for _ in 0..COUNT {
         ours.post_send(own.qps[0], &[request(0)]).expect("it has room");
         theirs.post_send(other.qps[0], &[request(1)]).expect("it has room");
@@ -213,7 +216,7 @@ fn run(case: &Case) -> [(&'static str, [u64; 2]); 2] {
     other.drain(&mut theirs, COUNT);
     let mut library = Library::new(&theirs, other, case, &inline);
     let batch = [request(0)];
-    // The least: of libmlx5's, some take thousands.
+    // The minimum counts, because some posts of libmlx5 take thousands of instructions.
     let mut posts = [u64::MAX; 2];
     for _ in 0..COUNT {
         let post = || ours.post_send(own.qps[0], black_box(&batch)).expect("it has room");
@@ -247,11 +250,11 @@ fn run(case: &Case) -> [(&'static str, [u64; 2]); 2] {
 enum Step {
     Post,
     Poll,
-    /// Takes what is left after so many.
+    /// Takes the remaining completions after this number.
     Drain(usize),
 }
 
-/// Instructions of a poll that finds as many completions as it asks for.
+/// The instructions of a poll that finds as many completions as it requests.
 fn polls(mut step: impl FnMut(Step) -> usize) -> u64 {
     for _ in 0..TRIES {
         step(Step::Post);
@@ -274,17 +277,18 @@ type Post = unsafe extern "C" fn(
 type Poll = unsafe extern "C" fn(*mut ffi::ibv_cq, i32, *mut ffi::ibv_wc) -> i32;
 
 unsafe extern "C" {
-    /// Of libmlx5. The attributes are of some words by its release; zeros ask for nothing.
+    /// A function of libmlx5. The size of the attributes depends on its release; zeros request
+    /// nothing.
     fn mlx5dv_open_device(
         device: *mut ffi::ibv_device,
         attributes: *const [u64; 4],
     ) -> *mut ffi::ibv_context;
 }
 
-/// The functions of libmlx5 that post to any queue pair of its, and poll any queue.
+/// The functions of libmlx5 that post to its queue pairs and poll its completion queues.
 fn functions(hca: &Hca) -> (Post, Poll) {
-    // SAFETY: the context is live, and its device with it; so is the second one until it is closed,
-    // and its functions are the library's, which stays.
+    // SAFETY: the context is open, so its device exists. The second context is open until it is
+    // closed below. Its functions belong to the library, which stays loaded.
     unsafe {
         let hooked = (*hca.raw_context()).ops;
         let context = mlx5dv_open_device((*hca.raw_context()).device, &[0; 4]);
@@ -301,17 +305,18 @@ fn functions(hca: &Hca) -> (Post, Poll) {
     }
 }
 
-/// The file of the library that has a function.
+/// The path of the library that contains a function.
 fn library_of(function: *const c_void) -> String {
     let mut found = MaybeUninit::uninit();
-    // SAFETY: the structure is filled if the address is of a library, with the library's own text.
+    // SAFETY: `dladdr` fills the structure if the address is in a library, and the path in it is
+    // valid while the library is loaded.
     unsafe {
         assert_ne!(libc::dladdr(function, found.as_mut_ptr()), 0, "no library has the function");
         CStr::from_ptr(found.assume_init().dli_fname).to_string_lossy().into_owned()
     }
 }
 
-/// Calls of libmlx5 as programs make them.
+/// Calls of libmlx5, as programs make them.
 struct Library {
     post: Post,
     poll: Poll,
@@ -361,14 +366,14 @@ impl Library {
     fn post(&mut self) {
         self.request.sg_list = black_box(&raw mut *self.entry);
         let mut bad = ptr::null_mut();
-        // SAFETY: queue pair, request and entry are live.
+        // SAFETY: queue pair, request and entry exist during the call.
         let answer = unsafe { (self.post)(self.qp, &raw mut self.request, &raw mut bad) };
         assert_eq!(answer, 0);
     }
 
     #[inline]
     fn poll(&mut self) -> usize {
-        // SAFETY: the queue is live, and there are as many completions.
+        // SAFETY: the queue exists, and the array has `POLLED` completions.
         let got = unsafe { (self.poll)(self.cq, POLLED as i32, self.completions.as_mut_ptr()) };
         usize::try_from(got).expect("the queue")
     }

@@ -1,7 +1,9 @@
-//! The suite of `pollux-verbs` on an adapter in hardware, against itself or another one.
+//! Runs the conformance suite of `pollux-verbs` on hardware adapters: one adapter with itself, or
+//! two.
 //!
-//! `hca_conformance rings|verbs DEVICE [DEVICE [PART]]`: by our own work queues, which need a
-//! ConnectX, or by libibverbs; with a `PART`, the cases that have it in their name.
+//! `hca_conformance rings|verbs DEVICE [DEVICE [PART]]`: `rings` uses our own work queues, which
+//! need a ConnectX, and `verbs` uses libibverbs. With `PART`, only the cases whose name contains it
+//! run.
 #![expect(clippy::disallowed_methods, reason = "a program reads its arguments and the clock")]
 
 #[path = "../../ibverbs/guest/conformance.rs"]
@@ -17,7 +19,7 @@ use std::process::ExitCode;
 const USAGE: &str = "usage: hca_conformance rings|verbs DEVICE [DEVICE [PART]]";
 
 fn main() -> ExitCode {
-    // A backend lives as long as the program.
+    // Leaked, because a backend is used until the program ends.
     let arguments: Vec<&'static str> =
         std::env::args().skip(1).map(|one| &*String::leak(one)).collect();
     let (driver, devices, part) = match arguments[..] {

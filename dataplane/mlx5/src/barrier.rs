@@ -1,13 +1,13 @@
-//! Barriers between this processor and the adapter, named for their use.
+//! Memory barriers between this processor and the adapter, named for their use.
 //!
 //! | | x86-64 | aarch64 |
 //! |---|---|---|
-//! | [`to_device`] | of the compiler: stores are seen in their order | `dmb oshst` |
-//! | [`from_device`] | of the compiler: loads are done in their order | `dmb oshld` |
+//! | [`to_device`] | compiler barrier: stores become visible in program order | `dmb oshst` |
+//! | [`from_device`] | compiler barrier: loads execute in program order | `dmb oshld` |
 //! | [`before_doorbell`], [`after_doorbell`] | `sfence` | `dsb st` |
 //!
-//! Why not `fence` of `std`: on aarch64 it is a barrier among processors (inner shareable), and the
-//! adapter is none.
+//! Why not `fence` of `std`: on aarch64 it orders accesses only among processors (the inner
+//! shareable domain), to which the adapter does not belong.
 
 use std::arch::asm;
 
@@ -19,7 +19,7 @@ macro_rules! barrier {
         $(#[$meta])*
         #[inline(always)]
         pub(crate) fn $name() {
-            // SAFETY: the instruction orders memory accesses, and has no other effect.
+            // SAFETY: the instruction orders memory accesses and has no other effect.
             #[cfg(target_arch = "x86_64")]
             unsafe {
                 asm!($x86, options(nostack, preserves_flags));
@@ -34,25 +34,26 @@ macro_rules! barrier {
 }
 
 barrier! {
-    /// The adapter sees stores before this no later than those after it: entries of a ring, and the
-    /// doorbell record that hands them over.
+    /// Between the stores to ring entries and the store to the doorbell record: the adapter sees
+    /// the stores before this barrier no later than the stores after it.
     to_device: "", "dmb oshst"
 }
 
 barrier! {
-    /// Loads after this see what the adapter wrote before what a load before this saw: the rest of
-    /// an entry, and its owner bit.
+    /// Between the load of an entry's owner bit and the loads of the rest: the loads after this
+    /// barrier see what the adapter had written before the value that was loaded before the
+    /// barrier.
     from_device: "", "dmb oshld"
 }
 
 barrier! {
-    /// The doorbell, which is stored next by way of write-combining buffers, passes no earlier
-    /// store.
+    /// Before a store to a doorbell, which goes through write-combining buffers: the doorbell does
+    /// not pass an earlier store.
     before_doorbell: "sfence", "dsb st"
 }
 
 barrier! {
-    /// Empties the write-combining buffers: the doorbell goes out now, and no later one merges with
-    /// it.
+    /// Flushes the write-combining buffers, so that the doorbell is sent now and does not merge
+    /// with a later one.
     after_doorbell: "sfence", "dsb st"
 }

@@ -1,7 +1,8 @@
-//! Bindings to the functions and structures of libmlx5, made from the header of this machine.
+//! Bindings to the functions and structures of libmlx5, generated from the installed header.
 //!
-//! What the other files rely on is asserted here: a header that differs fails the build. Sizes and
-//! offsets of structures that libmlx5 fills may grow at the end in later releases.
+//! Assertions check all definitions on which the other files rely, so that a different header fails
+//! the build. Structures that libmlx5 fills may become longer in later releases, so their sizes are
+//! only checked to be large enough.
 
 #[allow(
     non_camel_case_types,
@@ -21,21 +22,21 @@ mod header {
 use crate::{cqe, wqe};
 pub(crate) use header::*;
 
-/// `at STRUCT { FIELD = OFFSET, ... }`: where each field is.
+/// `at!(STRUCT { FIELD = OFFSET, ... })` asserts the offset of each field.
 macro_rules! at {
     ($structure:ident { $($($field:ident).+ = $at:literal),* $(,)? }) => {
         $(assert!(std::mem::offset_of!($structure, $($field).+) == $at);)*
     };
 }
 
-/// `same { OURS = THEIRS, ... }`: constants of ours that the header has as well.
+/// `same! { OURS => THEIRS, ... }` asserts that our constants equal those of the header.
 macro_rules! same {
     ($($ours:expr => $theirs:ident),* $(,)?) => {
         $(assert!($ours as u64 == $theirs as u64);)*
     };
 }
 
-/// What libmlx5 tells of its rings.
+/// The structures by which libmlx5 describes its rings.
 const _: () = {
     at!(mlx5dv_qp { dbrec = 0, sq.buf = 8, sq.wqe_cnt = 16, sq.stride = 20 });
     at!(mlx5dv_qp { rq.buf = 24, rq.wqe_cnt = 32, rq.stride = 36, bf.reg = 40, bf.size = 48 });
@@ -50,7 +51,7 @@ const _: () = {
     assert!(size_of::<mlx5dv_srq>() >= 40 && size_of::<mlx5dv_ah>() == 16);
 };
 
-/// What the adapter reads.
+/// The structures that the adapter reads.
 const _: () = {
     at!(mlx5_wqe_av { dqp_dct = 8, stat_rate_sl = 12, grh_gid_fl = 28, rgid = 32 });
     at!(mlx5_wqe_raddr_seg { raddr = 0, rkey = 8 });
@@ -117,7 +118,7 @@ const _: () = {
     );
 };
 
-/// What the adapter writes.
+/// The structures that the adapter writes.
 const _: () = {
     at!(mlx5_cqe64 { srqn_uidx = 32, imm_inval_pkey = 36, byte_cnt = 44, sop_drop_qpn = 56 });
     at!(mlx5_cqe64 { wqe_counter = 60, op_own = 63 });

@@ -1,5 +1,5 @@
-//! Completion queue entries, as the adapter writes them: 64 bytes, big-endian; of an entry of 128
-//! bytes, the last 64.
+//! Completion queue entries (CQEs), as the adapter writes them: 64 bytes, big-endian. An entry of
+//! 128 bytes has them in its last 64.
 //!
 //! | at | bytes | content |
 //! |---|---|---|
@@ -13,16 +13,17 @@
 //! | 60 | 2 | index of the WQE, or its slot in a shared receive queue |
 //! | 63 | 1 | 7..4 opcode, 3..2 format, 0 owner |
 //!
-//! The owner bit is that of the adapter's lap through the ring, 0 in the first.
+//! The owner bit is the low bit of the number of the adapter's pass through the ring, which is 0 in
+//! the first pass.
 
 use pollux_verbs::{Completion, CompletionKind, CompletionStatus, RKey, Source, With};
 use pollux_wire::address::{Lid, Qpn};
 
-/// Bytes of an entry, or of the half of one that counts.
+/// The length of an entry of 64 bytes, and of the used half of an entry of 128 bytes.
 pub(crate) const CQE_BYTES: usize = 64;
 pub(crate) const OWNER: u8 = 1;
 
-/// An entry, as it is in memory.
+/// An entry, in the byte order of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Cqe(pub(crate) [u64; CQE_BYTES / 8]);
 
@@ -35,19 +36,19 @@ pub(crate) mod opcode {
     pub(crate) const RECV_INVALIDATE: u8 = 4;
     pub(crate) const REQUESTER_ERROR: u8 = 13;
     pub(crate) const RESPONDER_ERROR: u8 = 14;
-    /// Of an entry that the adapter has not written yet.
+    /// The opcode of an entry that the adapter has not written yet.
     pub(crate) const INVALID: u8 = 15;
 }
 
-/// What an entry completes.
+/// The kind of request that an entry completes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Completed {
     Send,
     Recv,
     FailedSend,
     FailedRecv,
-    /// An entry that this driver did not ask for: of another opcode, compressed, or with the
-    /// message inside.
+    /// An entry of a form that this driver has not enabled: with another opcode, compressed, or
+    /// with the data of the message in it.
     Foreign(u8),
 }
 
@@ -84,7 +85,7 @@ impl Cqe {
         Qpn(self.word(56) & 0xff_ffff)
     }
 
-    /// The index of the WQE, or its slot.
+    /// The index of the WQE, or its slot in a shared receive queue.
     #[inline]
     pub(crate) fn index(&self) -> u16 {
         (self.word(60) >> 16) as u16
@@ -95,7 +96,7 @@ impl Cqe {
         self.word(44)
     }
 
-    /// The completion of a request of this kind that succeeded.
+    /// The completion of a successful send request of this kind.
     #[inline]
     pub(crate) fn sent(&self, id: u64, kind: CompletionKind) -> Completion {
         let bytes = match kind {
@@ -108,8 +109,8 @@ impl Cqe {
         Completion { id, status, kind, qpn, bytes, ..Completion::NOTHING }
     }
 
-    /// The completion of a receive that succeeded; of a datagram, if the queue pair has a P_Key
-    /// index for them.
+    /// The completion of a successful receive. With `datagram_pkey`, the P_Key index of a datagram
+    /// queue pair, it includes the source.
     #[inline]
     pub(crate) fn received(&self, id: u64, datagram_pkey: Option<u16>) -> Completion {
         let (kind, with) = match self.opcode_owner() >> 4 {
@@ -144,7 +145,7 @@ impl Cqe {
         }
     }
 
-    /// The completion of a request that failed.
+    /// The completion of a failed request.
     #[cold]
     pub(crate) fn failed(&self, id: u64) -> Completion {
         let status = status(self.word(52) as u8);
@@ -175,7 +176,7 @@ fn status(syndrome: u8) -> CompletionStatus {
 mod tests {
     use super::*;
 
-    /// An entry of these bytes, the others 0.
+    /// An entry with these bytes, and 0 elsewhere.
     fn cqe(bytes: &[(usize, &[u8])]) -> Cqe {
         let mut all = [0; CQE_BYTES];
         for (at, part) in bytes {
@@ -192,7 +193,7 @@ mod tests {
             (cqe.completed(), cqe.qpn(), cqe.index()),
             (Completed::Send, Qpn(0x1245), 0x1234)
         );
-        // The adapter writes no length of a send.
+        // The adapter writes no length for a send.
         assert_eq!(cqe.sent(7, CompletionKind::Send).bytes, 0);
         let read = cqe.sent(7, CompletionKind::Read);
         assert_eq!((read.id, read.kind, read.bytes), (7, CompletionKind::Read, 256));

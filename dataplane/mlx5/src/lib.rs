@@ -1,21 +1,22 @@
-//! Work queues of a ConnectX, written and read without libmlx5.
+//! A ConnectX driver that writes and reads the work queues itself, without libmlx5.
 //!
 //! [`open`] returns a [`Device`](pollux_verbs::Device), as every other backend does. The objects
-//! are those of `pollux-ibverbs`, made by libibverbs and libmlx5. libmlx5 says where the rings,
-//! doorbell records and doorbell registers of an object are (`mlx5dv_init_obj`); from then on, this
-//! crate does the posts, polls and notifications. Without the feature `hca` the crate needs no C
-//! library, and opening a device fails.
+//! are those of `pollux-ibverbs`, which libibverbs and libmlx5 create. libmlx5 then returns the
+//! addresses of the rings, doorbell records and doorbell registers of an object
+//! (`mlx5dv_init_obj`). From then on, this crate posts, polls and handles notifications itself.
+//! Without the feature `hca`, the crate needs no C library, and opening a device fails.
 //!
 //! Read in this order:
 //!
-//! 1. `wqe` and `cqe`: the formats; `bindings`: the same from the installed header;
+//! 1. `wqe` and `cqe`: the formats of queue entries; `bindings`: the definitions in the installed
+//!    header, against which the formats are checked;
 //! 2. `barrier` and `memory`: the order in which processor and adapter see each other's stores;
 //! 3. `rings`: send, receive, shared receive and completion queues;
 //! 4. `device`: the implementation of [`Device`](pollux_verbs::Device).
 //!
-//! A post is: entries into the ring, the doorbell record, and for sends the doorbell, with a
-//! barrier between each two. A poll is: the owner bit of an entry, a barrier, the entry; then the
-//! consumer index into the record.
+//! A post writes entries to the ring, then the doorbell record, and for sends then the doorbell,
+//! with a barrier between these steps. A poll reads the owner bit of an entry, executes a barrier,
+//! and reads the entry. Then it writes the consumer index to the doorbell record.
 #![deny(unsafe_op_in_unsafe_fn)]
 #![cfg_attr(feature = "hca", allow(unsafe_code, reason = "rings that an adapter reads and writes"))]
 
@@ -50,8 +51,8 @@ pub fn open(name: &str) -> Result<OpenedHca, HcaOpenError> {
     }
 }
 
-/// Opens an adapter of any kind: a ConnectX by its rings, and by libibverbs alone other adapters
-/// and a ConnectX whose WQEs are signed.
+/// Opens an adapter of any kind. A ConnectX is used by its rings. Other adapters, and a ConnectX
+/// whose WQEs are signed, are used by libibverbs alone.
 pub fn open_or_verbs(name: &str) -> Result<OpenedHca, HcaOpenError> {
     #[cfg(not(feature = "hca"))]
     return open(name);

@@ -1,14 +1,14 @@
-//! Memory that the adapter reads and writes too: rings, doorbell records, doorbell registers.
+//! Memory that the adapter accesses as well: rings, doorbell records and doorbell registers.
 //!
-//! All accesses to it are here. libmlx5 allocates it with the object, and tells its place; an
-//! object that uses it is dropped with the library's.
+//! Only this file accesses it. libmlx5 allocates the memory with an object, and returns its
+//! address. The values here are dropped before the object of the library.
 
 use crate::barrier;
 use crate::wqe::{BLOCK, Unit};
 use std::ffi::c_void;
 use std::ptr::{self, NonNull};
 
-/// A block, or an entry of a completion queue, as it is in memory.
+/// A block, or an entry of a completion queue, in the byte order of memory.
 pub(crate) type Block = [u64; BLOCK / 8];
 
 /// A ring of entries.
@@ -18,15 +18,17 @@ pub(crate) struct RingMemory {
     bytes: usize,
 }
 
-// SAFETY: it is reached by the one thread that has the device, and by the adapter.
+// SAFETY: only the thread that owns the device accesses the memory, and the adapter, which is no
+// thread.
 unsafe impl Send for RingMemory {}
 
 impl RingMemory {
-    /// `None` if the length is no power of two, or less than a block.
+    /// `None` if the address is null or unaligned, or if the length is no power of two or less than
+    /// a block.
     ///
     /// # Safety
-    /// The bytes are there, and nothing but the adapter and this value uses them, for as long as
-    /// the value lives.
+    /// While this value exists, the bytes are allocated, and only the adapter and this value access
+    /// them.
     pub(crate) unsafe fn new(base: *mut c_void, bytes: usize) -> Option<Self> {
         let base = NonNull::new(base.cast())?;
         let is_right = is_aligned(base) && bytes.is_power_of_two() && bytes >= BLOCK;
@@ -45,22 +47,25 @@ impl RingMemory {
 
     #[cfg(test)]
     fn read_word(&self, at: usize) -> u64 {
-        // SAFETY: `at` gives a place within the memory; the adapter may write it meanwhile.
+        // SAFETY: `at` returns an address within the memory. The load is volatile because the
+        // adapter may write the word at any time.
         unsafe { ptr::read_volatile(self.at(at)) }
     }
 
-    /// The place of a value at a multiple of its size, around the end of the ring.
+    /// The address of a value whose offset is a multiple of its size. The offset wraps at the end
+    /// of the ring.
     #[inline]
     fn at<T>(&self, at: usize) -> *mut T {
         const { assert!(size_of::<T>().is_power_of_two() && size_of::<T>() <= BLOCK) };
-        // SAFETY: both are powers of two, the ring's the greater one: the last place for the value
-        // is at their difference, whose bits are those of all places before it.
+        // SAFETY: both sizes are powers of two, and the ring's is not smaller. So the mask, which
+        // is their difference, limits the offset to at most that difference, where the value ends
+        // at the end of the ring.
         unsafe { self.base.add(at & (self.bytes - size_of::<T>())).cast().as_ptr() }
     }
 
     #[inline]
     pub(crate) fn write(&self, at: usize, unit: Unit) {
-        // SAFETY: `at` gives a place within the memory.
+        // SAFETY: `at` returns an address within the memory.
         unsafe { ptr::write_unaligned(self.at(at), unit) };
     }
 
@@ -75,7 +80,8 @@ impl RingMemory {
         u16::from_be(unsafe { ptr::read_unaligned(self.at(at)) })
     }
 
-    /// Copies bytes, up to the end of the ring, and the rest to its beginning.
+    /// Copies bytes to the ring. Bytes that do not fit before the end of the ring are written at
+    /// its beginning.
     #[inline]
     pub(crate) fn write_around(&self, at: usize, bytes: &[u8]) {
         let at = at & (self.bytes - 1);
@@ -83,8 +89,8 @@ impl RingMemory {
             None => (bytes, &[][..]),
             Some(parts) => parts,
         };
-        // SAFETY: the first part ends at the end of the memory at the latest; nothing of ours
-        // points into a ring, so they do not overlap.
+        // SAFETY: the first part ends at the end of the memory at the latest. No slice of this
+        // program is in a ring, so source and target do not overlap.
         unsafe {
             ptr::copy_nonoverlapping(first.as_ptr(), self.base.as_ptr().add(at), first.len());
         }
@@ -96,29 +102,31 @@ impl RingMemory {
     #[cold]
     fn write_rest(&self, rest: &[u8]) {
         assert!(rest.len() <= self.bytes, "beyond the ring");
-        // SAFETY: as above; it fits by the line above.
+        // SAFETY: as above. The assertion checks that the rest fits.
         unsafe { ptr::copy_nonoverlapping(rest.as_ptr(), self.base.as_ptr(), rest.len()) };
     }
 
-    /// A block that the adapter may write now, its last byte last: the block, if that byte says
-    /// that it is complete.
+    /// Reads a block that the adapter may be writing. The adapter writes its last byte last. `None`
+    /// if `is_complete` rejects this byte.
     #[inline]
     pub(crate) fn read_if(&self, at: usize, is_complete: impl FnOnce(u8) -> bool) -> Option<Block> {
         let block: *mut Block = self.at(at);
-        // SAFETY: the last byte is in the block, which is within the memory.
+        // SAFETY: the last byte is in the block, which is within the memory. The load is volatile
+        // because the adapter may write the byte.
         let last = unsafe { ptr::read_volatile(block.cast::<u8>().add(BLOCK - 1)) };
         if !is_complete(last) {
             return None;
         }
         barrier::from_device();
-        // SAFETY: the block is within the memory.
+        // SAFETY: the block is within the memory. The adapter has completed it and does not write
+        // it again before it is returned.
         Some(unsafe { ptr::read_unaligned(block) })
     }
 
-    /// A block that the adapter does not write now.
+    /// Reads a block that the adapter does not write now.
     #[inline]
     pub(crate) fn read_block(&self, at: usize) -> Block {
-        // SAFETY: `at` gives a place within the memory.
+        // SAFETY: `at` returns an address within the memory.
         unsafe { ptr::read_unaligned(self.at(at)) }
     }
 }
@@ -127,12 +135,12 @@ fn is_aligned(memory: NonNull<u8>) -> bool {
     memory.as_ptr().addr().is_multiple_of(align_of::<Unit>())
 }
 
-/// A doorbell record: two words of 32 bits, which the adapter reads when a doorbell is rung, or
-/// when it needs a receive.
+/// A doorbell record: two 32-bit words, which the adapter reads when a doorbell rings or when it
+/// needs a receive.
 #[derive(Debug)]
 pub(crate) struct Record(NonNull<u32>);
 
-// SAFETY: as for a ring.
+// SAFETY: as for [`RingMemory`].
 unsafe impl Send for Record {}
 
 impl Record {
@@ -142,40 +150,42 @@ impl Record {
     pub(crate) const ARM: usize = 1;
 
     /// # Safety
-    /// As for [`RingMemory::new`], of two words.
+    /// As for [`RingMemory::new`], for two words.
     pub(crate) unsafe fn new(record: *mut u32) -> Option<Self> {
         NonNull::new(record).filter(|record| record.is_aligned()).map(Self)
     }
 
-    /// Writes a word, which hands over all that was written to the ring before.
+    /// Writes a word, which passes all entries written to the ring before to the adapter.
     #[inline]
     pub(crate) fn set(&self, nth: usize, word: u32) {
         barrier::to_device();
-        // SAFETY: a record has two words, and `nth` is one of the constants above.
+        // SAFETY: a record has two words, and the mask limits the index to them.
         unsafe { self.0.add(nth & 1).write_volatile(word.to_be()) };
     }
 }
 
-/// The doorbell register of send queues, in a page that is mapped for writing only, and
-/// write-combining: a store may wait until the next barrier.
+/// The doorbell register of send queues. Its page is mapped write-only and write-combining, so a
+/// store may be delayed until the next barrier.
 ///
-/// Queue pairs share registers, so their device keeps them.
+/// Queue pairs share registers, so the device owns them.
 #[derive(Debug)]
 pub(crate) struct SendRegister {
     address: NonNull<u8>,
-    /// Bytes of one of its two halves; 0 if it takes no WQE, only the first eight bytes of one.
+    /// The length of each of its two halves in bytes. 0 if the register takes only the first eight
+    /// bytes of a WQE.
     half_bytes: usize,
-    /// Where the half of the next doorbell is. They take turns, so that the lines of two doorbells
-    /// do not merge.
+    /// The offset of the half for the next doorbell. The halves alternate, so that the stores of
+    /// two doorbells do not merge.
     half: usize,
 }
 
-// SAFETY: as for a ring.
+// SAFETY: as for [`RingMemory`].
 unsafe impl Send for SendRegister {}
 
 impl SendRegister {
     /// # Safety
-    /// As for [`RingMemory::new`], of two halves of `half_bytes`, or of eight bytes if that is 0.
+    /// As for [`RingMemory::new`], for two halves of `half_bytes` bytes, or for eight bytes if
+    /// `half_bytes` is 0.
     pub(crate) unsafe fn new(address: *mut c_void, half_bytes: u32) -> Option<Self> {
         let address = NonNull::new(address.cast::<u8>())?;
         let half_bytes = half_bytes as usize;
@@ -187,13 +197,13 @@ impl SendRegister {
         self.address
     }
 
-    /// The next doorbell goes to the other half.
+    /// Makes the next doorbell go to the other half.
     #[cfg(all(test, target_arch = "x86_64"))]
     pub(crate) fn flip(&mut self) {
         self.half ^= self.half_bytes;
     }
 
-    /// Whether a WQE of so many blocks can be written to it.
+    /// Whether a WQE of this number of blocks can be written to the register.
     #[inline]
     pub(crate) fn takes(&self, blocks: usize) -> bool {
         blocks * BLOCK <= self.half_bytes
@@ -205,25 +215,27 @@ impl SendRegister {
         unsafe { self.address.add(self.half) }.cast()
     }
 
-    /// Rings by the first eight bytes of the last WQE.
+    /// Rings the doorbell with the first eight bytes of the last WQE.
     #[inline]
     pub(crate) fn ring(&mut self, first: u64) {
         barrier::before_doorbell();
-        // SAFETY: a half has eight bytes at least, and the page is mapped for writing.
+        // SAFETY: a half has at least eight bytes, and the page is mapped for writing.
         unsafe { self.words().write_volatile(first) };
         barrier::after_doorbell();
         self.half ^= self.half_bytes;
     }
 
-    /// Rings by a WQE itself (BlueFlame): so many blocks, which the register takes.
+    /// Rings the doorbell with a complete WQE (BlueFlame). The register must take this number of
+    /// blocks.
     #[inline]
     pub(crate) fn ring_by_wqe(&mut self, blocks: usize, block: impl Fn(usize) -> Block) {
         barrier::before_doorbell();
         let words = self.words();
         for nth in 0..blocks.min(self.half_bytes / BLOCK) {
-            // One store after the other: the adapter takes complete lines in ascending order.
+            // The words are stored one by one, because the adapter expects complete cache lines in
+            // ascending order.
             for (at, word) in block(nth).into_iter().enumerate() {
-                // SAFETY: so many blocks are within the half.
+                // SAFETY: the loop is limited to the blocks of a half, which is mapped for writing.
                 unsafe { words.add(nth * (BLOCK / 8) + at).write_volatile(word) };
             }
         }
@@ -232,19 +244,19 @@ impl SendRegister {
     }
 }
 
-/// The doorbell register of completion queues, in such a page.
+/// The doorbell register of completion queues, in a page as that of [`SendRegister`].
 #[derive(Debug)]
 pub(crate) struct ArmRegister(NonNull<u64>);
 
-// SAFETY: as for a ring.
+// SAFETY: as for [`RingMemory`].
 unsafe impl Send for ArmRegister {}
 
 impl ArmRegister {
-    /// Where it is in a page.
+    /// The offset of the register in its page.
     pub(crate) const AT: usize = 0x20;
 
     /// # Safety
-    /// As for [`RingMemory::new`], of a page of registers.
+    /// As for [`RingMemory::new`], for a page of registers.
     pub(crate) unsafe fn new(page: *mut c_void) -> Option<Self> {
         let page = NonNull::new(page.cast::<u8>()).filter(|page| is_aligned(*page))?;
         // SAFETY: the register is in the page.

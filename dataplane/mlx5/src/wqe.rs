@@ -1,7 +1,7 @@
-//! Work queue entries, as the adapter reads them.
+//! Work queue entries (WQEs), as the adapter reads them.
 //!
-//! A WQE of a send queue is a control segment of 16 bytes, then segments by its operation, in
-//! units of 16 bytes:
+//! A WQE of a send queue is a control segment of 16 bytes, followed by segments that depend on the
+//! operation, in units of 16 bytes:
 //!
 //! | request | segments, with their units |
 //! |---|---|
@@ -12,32 +12,33 @@
 //! | bind of a window | UMR control (3), mkey context (4), KLM (4) |
 //! | invalidation of a window | UMR control (3), mkey context (4) |
 //!
-//! Data is one inline segment, padded to a unit, or a data segment for each entry that has bytes:
-//! a count of 0 would mean 2^31. A WQE of a receive queue is data segments, and the list ends
-//! early at a segment with [`TERMINATOR`].
+//! Data is one inline segment, padded to a unit, or one data segment for each scatter/gather entry
+//! that is not empty, because a count of 0 would mean 2^31 bytes. A WQE of a receive queue consists
+//! of data segments. A segment with [`TERMINATOR`] ends the list early.
 //!
 //! All fields are big-endian.
 
 use pollux_verbs::work::Bind;
 use pollux_verbs::{Access, Data, Destination, RKey, Remote, SendFlags, SendOp, Sge};
 
-/// Bytes of a basic block: a send WQE begins at one.
+/// The length of a basic block in bytes. A send WQE begins at a block.
 pub(crate) const BLOCK: usize = 64;
-/// Bytes of a unit.
+/// The length of a unit in bytes.
 pub(crate) const UNIT: usize = 16;
 
-/// The blocks of so many units.
+/// The number of blocks that this number of units takes.
 #[inline]
 pub(crate) const fn blocks(units: usize) -> usize {
     units.div_ceil(BLOCK / UNIT)
 }
 
-/// A unit, as it is in memory.
+/// A unit, in the byte order of memory.
 pub(crate) type Unit = [u64; 2];
-/// An address vector, as it is in memory. Q_Key and QPN are those of each datagram.
+/// An address vector, in the byte order of memory. Its Q_Key and QPN are replaced for each
+/// datagram.
 pub(crate) type Av = [u64; 6];
 
-/// The most bytes of an entry: the count has 31 bits.
+/// The maximum length of a scatter/gather entry: the count has 31 bits.
 pub(crate) const SGE_BYTES_MAX: u32 = (1 << 31) - 1;
 
 /// Opcodes of send WQEs.
@@ -57,11 +58,11 @@ pub(crate) mod opcode {
 /// Flags of a control segment.
 pub(crate) mod flag {
     pub(crate) const SOLICITED: u8 = 0x02;
-    /// A CQE also on success.
+    /// Writes a CQE on success, too.
     pub(crate) const CQE_ALWAYS: u8 = 0x08;
-    /// After a WQE that changed an mkey.
+    /// Waits for an earlier WQE that changes an mkey.
     pub(crate) const SMALL_FENCE: u8 = 0x20;
-    /// After all earlier reads and atomics.
+    /// Waits for all earlier reads and atomics.
     pub(crate) const FENCE: u8 = 0x80;
 }
 
@@ -71,7 +72,7 @@ pub(crate) const EXTENDED_AV: u32 = 1 << 31;
 /// The L_Key of the segment that ends a list.
 pub(crate) const INVALID_LKEY: u32 = 0x100;
 pub(crate) const TERMINATOR: Unit = [pair(0, INVALID_LKEY), 0];
-/// Bytes of an atomic's answer.
+/// The length of the response to an atomic, in bytes.
 const ANSWER: u32 = 8;
 
 /// Flags and fields of a UMR WQE.
@@ -80,45 +81,45 @@ pub(crate) mod umr {
     pub(crate) const CHECK_FREE: u8 = 0x20;
     pub(crate) const TRANSLATION_OFFSET: u8 = 0x10;
     pub(crate) const CHECK_QPN: u8 = 0x08;
-    /// The count of a list of one KLM, which is padded to four.
+    /// The count for a list of one KLM: lists are padded to four.
     pub(crate) const ONE_KLM: u16 = 4;
-    /// Which fields of the mkey change: key, QPN and whether it is free.
+    /// The mask of the mkey fields that change: key, QPN and the free flag.
     pub(crate) const MASK_STATE: u64 = 1 << 13 | 1 << 14 | 1 << 29;
-    /// And the length, the start and the four rights.
+    /// The mask of further fields: the length, the start address and the four access rights.
     pub(crate) const MASK_RANGE: u64 = 1 | 1 << 6 | 0xf << 18;
     pub(crate) const FREE: u8 = 0x40;
     pub(crate) const LOCAL_WRITE: u8 = 0x08;
     pub(crate) const REMOTE_READ: u8 = 0x10;
     pub(crate) const REMOTE_WRITE: u8 = 0x20;
     pub(crate) const ATOMIC: u8 = 0x40;
-    /// The QPN of an mkey that no queue pair has.
+    /// The QPN of an mkey that belongs to no queue pair.
     pub(crate) const NO_QPN: u32 = 0xff_ffff;
-    /// The longest window, in bytes: a KLM has no more.
+    /// The maximum length of a window in bytes, which is that of a KLM.
     pub(crate) const BYTES_MAX: u64 = 1 << 31;
 }
 
-/// Two words of 32 bits, in their order.
+/// Two 32-bit words in order, in the byte order of memory.
 const fn pair(first: u32, second: u32) -> u64 {
     ((first as u64) << 32 | second as u64).to_be()
 }
 
-/// Writes a WQE behind its control segment, unit by unit.
+/// Writes the units of a WQE after its control segment.
 pub(crate) trait Units {
     fn put(&mut self, unit: Unit);
 
-    /// A word, then bytes, padded to a unit.
+    /// Writes a word and then bytes, padded to a unit.
     fn put_bytes(&mut self, head: u32, bytes: &[u8]);
 }
 
-/// The fields of a control segment that the operation decides.
+/// The fields of a control segment that depend on the operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Operation {
     pub(crate) opcode: u8,
-    /// Immediate data, or the key that the operation is about.
+    /// Immediate data, or the key to which the operation applies.
     pub(crate) imm: u32,
 }
 
-/// The control segment of the WQE that begins at block `index` and has so many units.
+/// The control segment of a WQE that begins at block `index` and has `units` units.
 #[inline]
 pub(crate) fn control(operation: Operation, index: u16, qpn: u32, units: usize, flags: u8) -> Unit {
     let first = u32::from(index) << 8 | u32::from(operation.opcode);
@@ -133,8 +134,8 @@ pub(crate) fn flags(flags: SendFlags) -> u8 {
         | one(SendFlags::FENCE, flag::FENCE)
 }
 
-/// Writes what is behind the control segment of a request of queue pair `qpn`; `av` is the address
-/// of a datagram.
+/// Writes the segments after the control segment of a request. `qpn` is that of the queue pair, and
+/// `av` the address vector of a datagram.
 #[inline(always)]
 pub(crate) fn body(
     op: &SendOp,
@@ -195,7 +196,7 @@ pub(crate) fn body(
             put_bind(&bind, qpn, to);
             operation(code::UMR, bind.window.0)
         }
-        // A range of no bytes unbinds.
+        // A range of length 0 unbinds the window.
         SendOp::Bind(Bind { window, rkey, .. }) => {
             put_invalidation(rkey, to);
             operation(code::UMR, window.0)
@@ -204,12 +205,13 @@ pub(crate) fn body(
             put_invalidation(RKey(0), to);
             operation(code::UMR, window.0)
         }
-        // Datagrams of the GSI are the kernel's, and refused before.
+        // `DatagramIn` is only for GSI queue pairs, which only the kernel has, so it was refused
+        // before.
         SendOp::Nop | SendOp::DatagramIn(..) => operation(code::NOP, 0),
     }
 }
 
-/// How many units [`body`] writes at most.
+/// The maximum number of units that [`body`] writes.
 #[inline(always)]
 pub(crate) fn body_units_max(op: &SendOp, data: Data<'_>) -> usize {
     let data = match data {
@@ -319,7 +321,7 @@ mod tests {
     use pollux_wire::address::Qpn;
     use pollux_wire::keys::QKey;
 
-    /// The words of 32 bits behind the control segment.
+    /// The 32-bit words of a WQE.
     #[derive(Default)]
     struct Words(Vec<u32>);
 
@@ -337,7 +339,8 @@ mod tests {
         }
     }
 
-    /// The WQE of a signaled request as libmlx5 has it printed: words, zero where it writes none.
+    /// The WQE of a signaled request in the form in which libmlx5 prints it: words, which are 0
+    /// where libmlx5 writes nothing.
     fn words(op: SendOp, data: Data<'_>, index: u16, qpn: u32, fence: u8) -> Vec<u32> {
         let mut to = Words::default();
         let mut av = [0; 6];
@@ -358,7 +361,7 @@ mod tests {
 
     const REMOTE: Remote = Remote { address: 0x7fb1_089a_8008, rkey: RKey(0x1017) };
 
-    // The words are of libmlx5 44.
+    // The expected words are from libmlx5 44.
 
     #[test]
     fn sends_are_libmlx5s() {
@@ -401,7 +404,7 @@ mod tests {
         assert_eq!(words(op, Data::Sges(&data), 0, 0x58, 0), expected);
     }
 
-    /// Of the entries, those that take a part of the eight bytes.
+    /// The WQE has only the entries that take a part of the eight bytes.
     #[test]
     fn an_atomics_answer_may_be_scattered() {
         let data = [sge(6, 1, 0x1000), sge(0, 2, 0x2000), sge(100, 3, 0x3000), sge(8, 4, 0x4000)];

@@ -125,7 +125,7 @@ fn a_fragment_without_ports_matches_rules_without_ports_alone() {
     assert_eq!(decide(&filter, &packet(IpProtocol::UDP, A, B, &[1, 2])), AclAction::Reject);
 }
 
-/// A rule as its documentation reads.
+/// A rule, evaluated as its documentation reads.
 fn matches(
     rule: &AclRule,
     from: IpAddr,

@@ -3,13 +3,13 @@
 //! ```text
 //! word 0    a magic number with the version of the layout
 //!      1    the number of workers
-//! then      for each worker a cell (`pollux_mem::seq_cell`) on lines of its own, of the words of
-//!           `WorkerCounts` in their order
+//! then      for each worker a cell (`pollux_mem::seq_cell`) on its own cache lines, which has the
+//!           fields of `WorkerCounts` in order
 //! ```
 //!
-//! A worker writes its cell in housekeeping, and readers cannot delay it. The segment has no name;
-//! a process with the permission opens it as `/proc/PID/fd/N`, and the node reports N. This also
-//! shows a worker that hangs: its breaths do not increase.
+//! A worker writes its cell in housekeeping, and readers cannot delay it. The segment has no name:
+//! a process with the permission opens it as `/proc/PID/fd/N`, and the node reports N. The counters
+//! also show a worker that hangs, because its breaths do not increase.
 
 use pollux_mem::region::MapError;
 use pollux_mem::seq_cell::{self, SeqReader, SeqWriter};
@@ -56,7 +56,8 @@ impl WorkerCounts {
 
 pub const WORKERS_MAX: usize = 256;
 const MARK: u64 = u64::from_be_bytes(*b"plxwrk\x00\x02");
-/// A write in progress ends within a few tries; the write of a dead worker never ends.
+/// The number of attempts to read a cell. A write in progress ends within a few of them; the write
+/// of a dead worker never ends.
 const TRIES: usize = 1000;
 const PAGE_BYTES_MAX: usize = 1 << 16;
 
@@ -73,8 +74,9 @@ impl CountsSegment {
         let workers = workers.min(WORKERS_MAX);
         let segment = Segment::create("pollux-workers", bytes(workers))?;
         let mut words = Words::over(segment.map()?);
-        // A receiver of the descriptor can only read. If the kernel cannot enforce that (before
-        // Linux 5.1), a malicious reader can change the reported counters and nothing else.
+        // After the seal, a receiver of the descriptor can only read. If the kernel cannot enforce
+        // that (before Linux 5.1), a malicious reader can change the reported counters, but nothing
+        // else.
         let _ = segment.seal();
         let head = words.take(2).expect("the segment has room");
         head.as_slice()[1].store(workers as u64, Ordering::Relaxed);
@@ -85,7 +87,7 @@ impl CountsSegment {
         Ok((Self::over(segment)?.expect("it was just made"), writers))
     }
 
-    /// Opens the memory of another process; `None` if it has another layout.
+    /// Opens the memory of another process. `None` if it has another layout.
     pub fn open(fd: OwnedFd) -> Result<Option<Self>, MapError> {
         Self::over(Segment::from_fd(fd, bytes(0)..=bytes(WORKERS_MAX) + PAGE_BYTES_MAX)?)
     }
@@ -104,7 +106,7 @@ impl CountsSegment {
         Ok(readers.map(|readers| Self { segment, readers }))
     }
 
-    /// `None` for a worker that died during a write.
+    /// The counters of each worker. `None` for a worker that died during a write.
     pub fn read(&self) -> impl Iterator<Item = Option<WorkerCounts>> {
         self.readers.iter().map(|cell| cell.read(TRIES).map(WorkerCounts::of_words))
     }
@@ -121,7 +123,7 @@ impl CountsWriter {
         Self(SeqWriter::new(words).expect("the cell is large enough"))
     }
 
-    /// For a worker whose counters are not read.
+    /// A writer for a worker whose counters nobody reads.
     pub fn nowhere() -> Result<Self, MapError> {
         Words::private(seq_cell::words_needed::<Cell>()).map(Self::over)
     }
@@ -136,7 +138,7 @@ fn bytes(workers: usize) -> usize {
     8 * (lines(2) + workers * lines(seq_cell::words_needed::<Cell>()))
 }
 
-/// `take` gives the range of each worker, and aligns it.
+/// The aligned ranges of all workers, which `take` splits off one by one.
 fn cells<W>(workers: usize, mut take: impl FnMut(usize) -> Option<W>) -> Option<Vec<W>> {
     (0..workers).map(|_| take(seq_cell::words_needed::<Cell>())).collect()
 }

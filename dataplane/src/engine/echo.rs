@@ -1,6 +1,6 @@
-//! Echo: the smallest work of a worker, which returns each packet to its sender. It measures the
-//! engine with all steps of a packet: the receive, the verdict, the lookup in the neighbor table
-//! and the send in a batch.
+//! Echo: the smallest possible work of a worker, which returns each packet to its sender. It
+//! measures the engine with all steps of a packet: the receive, the verdict, the lookup in the
+//! neighbor table, and the send in a batch.
 
 use super::Work;
 use crate::ipoib::{LinkAttributes, Netdev, NetdevConfig, Outgoing, Received, Refused};
@@ -16,7 +16,7 @@ use pollux_wire::keys::{PKey, QKey};
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
-/// For receives, sends and the stock.
+/// The number of buffers for receives, sends and the buffer cache.
 const BUFFERS: u32 = 1024;
 const PACKET_BYTES: u32 = 4092;
 
@@ -28,16 +28,17 @@ pub struct Echo<D> {
     batch: Vec<Outgoing>,
     refused: Vec<Refused>,
     echoed: u64,
-    /// Received packets are dropped.
+    /// The worker is stopping, so received packets are dropped.
     is_ending: bool,
-    // Dropped last: buffers return to its pools.
+    // Dropped last, because buffers return to these pools.
     _memory: [PacketMemory; 2],
     _table: RouteTable,
     routes: Snapshot<Routes>,
 }
 
 impl<D: Device> Echo<D> {
-    /// The neighbors have the addresses after `ip`; all are resolved.
+    /// Creates the work with the local address `ip`. The neighbors have the addresses after it, and
+    /// all are resolved.
     pub fn new(mut device: D, ip: Ipv4Addr, neighbors: u32) -> Result<Self, VerbsError> {
         let memory = |buffers| {
             PacketMemory::new(buffers, PACKET_BYTES).map_err(|error| VerbsError::Invalid {
@@ -103,7 +104,7 @@ impl<D: Device> Work for Echo<D> {
 
     fn breathe(&mut self, _: Time) -> bool {
         let Self { device, netdev, own, received, batch, refused, routes, .. } = self;
-        // A failed device delivers nothing more, which shows in the measurement.
+        // If the device fails, it delivers no more packets, which shows in the measurement.
         let busy = netdev.poll(device, own, received).is_ok_and(|count| count > 0);
         let routes = routes.refresh();
         for Received { mut packet, headers, verdict, .. } in received.drain(..) {

@@ -1,4 +1,4 @@
-//! Idle strategies of a worker. The strategy may change at any turn.
+//! The idle strategies of a worker. The strategy may change at any turn.
 //!
 //! | strategy | after [`AWAKE`] idle | for |
 //! |---|---|---|
@@ -6,29 +6,33 @@
 //! | [`Idle::Pause`] | pauses between breaths | the same, with a sibling hyperthread |
 //! | [`Idle::Adaptive`] | sleeps until a device wakes it; yields before | low cost when idle |
 //!
-//! A device without a descriptor is polled between naps. A nap is at most a sixteenth of the idle
-//! time before it, which bounds the added latency; after a long idle time, naps take [`NAP_MAX`].
+//! A device without a wake-up descriptor is polled between naps. A nap takes at most a sixteenth of
+//! the idle time before it, which bounds the added latency. After a long idle time, naps take
+//! [`NAP_MAX`].
 //!
-//! Beside a program that computes, a yield gives the core away for a whole slice of time, and a
-//! packet that arrives meanwhile waits. A thread that sleeps runs as soon as it is woken. So after
-//! a yield that took long, [`Yields`] refuses more of them for a while, and the worker sleeps.
+//! On a core shared with a computing program, a yield gives the core away for a whole time slice,
+//! and a packet that arrives meanwhile waits. In contrast, a sleeping thread runs as soon as it is
+//! woken. So after a yield that took long, [`Yields`] refuses further ones for a while, and the
+//! worker sleeps.
 
 use pollux_verbs::time::Time;
 use std::time::Duration;
 
-/// Polling time after the last busy breath: about a round trip to a peer that has to be woken.
+/// How long a worker keeps polling after the last busy breath: about a round trip to a peer that
+/// has to be woken.
 pub const AWAKE: Duration = Duration::from_micros(200);
 pub const NAP_MAX: Duration = Duration::from_millis(2);
-/// A shorter nap takes as long as this.
+/// The shortest nap: the kernel takes this long for a shorter one, too.
 const NAP_MIN: Duration = Duration::from_micros(20);
-/// The idle time before a nap, in units of the nap.
+/// The ratio of the idle time before a nap to the nap.
 const NAP_PART: u32 = 16;
 pub const SLEEP_MAX: Duration = Duration::from_millis(100);
-/// A slice of time takes longer; other threads of ours have handled what they woke for.
+/// The longest yield that is not taken for the time slice of another program. Other threads of ours
+/// finish what they woke for within this time.
 const YIELD_MAX: Duration = Duration::from_millis(2);
-/// How long no yield follows one that took long.
+/// How long yields are refused after one that took long.
 const NO_YIELD: Duration = Duration::from_millis(100);
-/// Spin-loop hints of a pause, 40 to 140 cycles each.
+/// The number of spin-loop hints of a pause, of 40 to 140 cycles each.
 const HINTS: u32 = 8;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -41,10 +45,10 @@ pub enum Idle {
 }
 
 impl Idle {
-    /// In the order of their numbers.
+    /// All strategies, in the order of their numbers.
     pub const ALL: [Self; 3] = [Self::Poll, Self::Pause, Self::Adaptive];
 
-    /// The strategy of a number; the default if there is none.
+    /// The strategy with this number; the default if there is none.
     pub(super) fn of(number: u8) -> Self {
         Self::ALL.get(usize::from(number)).copied().unwrap_or_default()
     }
@@ -63,7 +67,7 @@ impl Idle {
     }
 }
 
-/// Whether a thread may yield its core, by what the last yields have cost.
+/// Decides whether a thread may yield its core, by the time that the last yields took.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Yields {
     begun: Option<Time>,
@@ -71,7 +75,7 @@ pub struct Yields {
 }
 
 impl Yields {
-    /// Whether to yield now; [`Yields::end`] follows then.
+    /// Whether to yield now. If so, the caller calls [`Yields::end`] after the yield.
     pub fn begin(&mut self, now: Time) -> bool {
         let is_short = self.refused_until.is_none_or(|until| until <= now);
         self.begun = is_short.then_some(now);
@@ -88,7 +92,7 @@ impl Yields {
     }
 }
 
-/// The length of a sleep after an idle time, at most until the next timer.
+/// The maximum length of a sleep after this idle time. It ends at the next timer at the latest.
 pub(super) fn sleep_max(
     is_woken: bool,
     idle_time: Duration,

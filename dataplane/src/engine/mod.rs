@@ -8,22 +8,22 @@
 //!           +------------- woken <- wait <- look once more <- arm <----+ Sleep
 //! ```
 //!
-//! 1. [`Work`]: the queues that a worker polls; one poll iteration is a *breath*;
+//! 1. [`Work`]: the queues that a worker polls. One poll iteration is a *breath*;
 //! 2. [`idle`]: the idle strategy, which can change while the worker runs;
 //! 3. [`counts`]: the worker's counters, in memory that other processes can read;
-//! 4. [`echo`]: the smallest work, for measurements.
+//! 4. [`echo`]: the smallest possible work, for measurements.
 //!
-//! A worker has no thread and no clock of its own: [`Worker::turn`] takes the time and returns the
-//! next step, and [`Worker::run`] repeats that on the caller's thread until the worker has ended.
-//! It reads the clock once a turn.
+//! A worker has no thread and no clock of its own. [`Worker::turn`] takes the time and returns the
+//! next step. [`Worker::run`] repeats this on the caller's thread until the worker has ended. It
+//! reads the clock once per turn.
 //!
-//! Why housekeeping runs at random intervals: otherwise workers that started together would do it
-//! at the same time forever, and other periodic events could always fall just after it. A worker
-//! also does it before each sleep, so its published counters are current. It handles at most
-//! 16 commands; later ones wait for the next housekeeping, even over a sleep.
+//! Why housekeeping runs at random intervals: otherwise, workers that started together would always
+//! do it at the same time, and other periodic events could always fall just after it. A worker also
+//! does housekeeping before each sleep, so its published counters are current. One housekeeping
+//! handles at most 16 commands. Further commands wait for the next one, even over a sleep.
 //!
-//! How it stops: after [`Handle::stop`] it keeps breathing until its work reports that its queues
-//! are drained and it has deregistered ([`Work::end`]), or until a timeout.
+//! How a worker stops: after [`Handle::stop`] it keeps breathing until its work reports that its
+//! queues are drained and it has deregistered ([`Work::end`]), or until a timeout.
 
 pub mod counts;
 pub mod echo;
@@ -43,7 +43,7 @@ use std::time::Duration;
 /// Housekeeping runs at intervals between 0.5 and 1.5 of this.
 const HOUSEKEEPING_EVERY: Duration = Duration::from_millis(1);
 pub const COMMANDS_MAX: usize = 64;
-/// Commands that one housekeeping handles.
+/// The maximum number of commands that one housekeeping handles.
 const COMMANDS_AT_ONCE: usize = 16;
 pub const END_MAX: Duration = Duration::from_secs(1);
 
@@ -51,12 +51,12 @@ pub const END_MAX: Duration = Duration::from_secs(1);
 pub trait Work {
     type Command;
 
-    /// Receives and sends a batch each. Returns whether there was anything to do.
+    /// Receives and sends one batch each. Returns whether there was anything to do.
     fn breathe(&mut self, now: Time) -> bool;
 
     fn housekeeping(&mut self, now: Time);
 
-    /// Packets received and sent since the start.
+    /// The number of packets received and sent since the start.
     fn packets(&mut self) -> u64;
 
     fn poll_timeout(&self) -> Option<Time>;
@@ -64,11 +64,11 @@ pub trait Work {
     /// Executes a command of the control thread, between two poll iterations.
     fn handle_command(&mut self, now: Time, command: Self::Command);
 
-    /// Arms the devices to wake the worker. Returns whether they can; if so, there is another
-    /// breath before the sleep.
+    /// Arms the devices to wake the worker. Returns whether they can. If so, the worker breathes
+    /// once more before it sleeps.
     fn arm(&mut self) -> bool;
 
-    /// Sleeps until a device wakes it, at most `longest`.
+    /// Sleeps until a device wakes the worker, at most for `longest`.
     fn wait(&mut self, longest: Duration);
 
     /// Continues the shutdown, after a breath. Returns whether it is complete.
@@ -78,11 +78,11 @@ pub trait Work {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Turn {
     Again,
-    /// Another breath after other threads had their turn on this core.
+    /// Another breath after a yield of this core to other threads.
     Yield,
     /// Another breath after a short pause for the sibling hyperthread and the power budget.
     Pause,
-    /// A sleep of at most this, followed by [`Worker::woken`].
+    /// A sleep of at most this duration, then [`Worker::woken`].
     Sleep(Duration),
     Over,
 }
@@ -111,7 +111,7 @@ pub struct Worker<C> {
     last: Option<(Time, bool)>,
     idle_since: Option<Time>,
     yields: Yields,
-    /// The devices are armed; another breath follows.
+    /// The devices were armed before the last breath.
     is_armed: bool,
     housekeeping_due: Time,
 }
@@ -119,14 +119,14 @@ pub struct Worker<C> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Running,
-    /// It is stopping, until a deadline.
+    /// The worker is stopping, and is over at `until` at the latest.
     Ending {
         until: Time,
     },
     Over,
 }
 
-/// Creates a worker with an idle strategy, and its handle. It publishes its counters to
+/// Creates a worker with an idle strategy, and its handle. The worker publishes its counters to
 /// `published`.
 pub fn worker<C>(idle: Idle, published: CountsWriter, seed: u64) -> (Worker<C>, Handle<C>) {
     let (sender, receiver) = mpsc::ring(COMMANDS_MAX).expect("a power of two");
@@ -151,9 +151,9 @@ pub fn worker<C>(idle: Idle, published: CountsWriter, seed: u64) -> (Worker<C>, 
 }
 
 impl<C> Handle<C> {
-    /// From the next turn on.
+    /// Sets the idle strategy from the next turn on.
     pub fn set_idle(&self, idle: Idle) {
-        // Relaxed: it orders nothing else, and neither does the flag below.
+        // Relaxed: neither this value nor the flag in [`Handle::stop`] orders other accesses.
         self.shared.idle.store(idle as u8, Ordering::Relaxed);
     }
 
@@ -161,8 +161,8 @@ impl<C> Handle<C> {
         self.shared.idle()
     }
 
-    /// Sends a command, or returns it if the queue is full. A sleeping worker handles it after it
-    /// wakes.
+    /// Sends a command, or returns it if the queue is full. This does not wake a sleeping worker,
+    /// which handles the command after its sleep.
     pub fn command(&mut self, command: C) -> Result<(), C> {
         self.commands.push(command)
     }
@@ -226,7 +226,7 @@ impl<C> Worker<C> {
         &self.counts
     }
 
-    /// Adds the time since the last turn to the busy time, if that was busy.
+    /// Adds the time since the last turn to the busy time, if that turn was busy.
     #[inline]
     fn count_time(&mut self, now: Time) {
         if let Some((then, true)) = self.last {
@@ -234,7 +234,7 @@ impl<C> Worker<C> {
         }
     }
 
-    /// The step after an idle breath.
+    /// Chooses the step after an idle breath.
     fn rest(&mut self, now: Time, work: &mut impl Work<Command = C>) -> Turn {
         let idle_time = now.since(*self.idle_since.get_or_insert(now));
         match self.shared.idle() {
@@ -246,7 +246,8 @@ impl<C> Worker<C> {
         }
     }
 
-    /// Arms the devices, and sleeps if the next breath was idle too.
+    /// Arms the devices. Sleeps if they are armed already and the breath since then was idle, too,
+    /// or if they cannot wake the worker.
     fn fall_asleep(
         &mut self,
         now: Time,

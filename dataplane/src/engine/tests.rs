@@ -15,7 +15,7 @@ struct Script {
     busy: u32,
     due: Option<Time>,
     can_wake: bool,
-    /// Packets that arrive just after the arming.
+    /// Packets that arrive just after the devices are armed.
     arrives_armed: u32,
     /// Accepted packets that are not sent; a breath sends one.
     accepted: u32,
@@ -143,7 +143,7 @@ fn a_packet_between_the_last_poll_and_the_sleep_is_not_missed() {
     assert_eq!((bench.next_sleep(), bench.work.armed), (SLEEP_MAX, 3));
 }
 
-/// Beside a program that computes, each yield would give the core away for a slice of time.
+/// On a core shared with a computing program, each yield gives the core away for a time slice.
 #[test]
 fn a_worker_does_not_yield_for_a_while_after_a_yield_that_took_long() {
     let mut bench = begin(Idle::Adaptive, Script { can_wake: true, ..Script::default() });

@@ -1,31 +1,33 @@
-//! Groups of next hops, which routes share: a leaf of the trie is the index of a group.
+//! Groups of next hops, which routes share. A leaf of the trie is the index of a group.
 //!
-//! A group of several has a table of slots, a power of two, and a flow uses the slot of its hash.
-//! Members have slots by weight, each at least one.
+//! A group of several members has a table of slots, whose number is a power of two. The hash of a
+//! flow selects its slot. Members have slots in proportion to their weights, at least one each.
 //!
-//! Slots are resilient: a change moves as few of them as it can, and the loss of a member moves
-//! only its own. The shares come from a divisor method (Webster's, with one slot for each first),
-//! because these never take a slot from a member when another one is removed. A table that has to
-//! grow repeats itself, so flows stay, but for those that finer shares move.
+//! Hashing is resilient: a change moves as few slots as possible, and the removal of a member moves
+//! only the slots of this member. The slots are apportioned by a divisor method (Webster's, after
+//! one slot for each member), because such a method never takes a slot from a member when another
+//! one is removed. A table that has to grow repeats its old contents, so flows keep their members,
+//! except for those that finer shares move.
 
 use crate::forward::{DomainId, RouteTo};
 use crate::port::PortId;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// Members of a group; further ones are not used.
+/// The maximum number of members of a group. Further ones are not used.
 pub const GROUP_MEMBERS_MAX: usize = 256;
-/// Shares are exact to one slot.
+/// The maximum number of slots of a group. One slot is the smallest share.
 const GROUP_SLOTS_MAX: usize = 1024;
-/// Slots for each member, so that equal members differ by few percent.
+/// The number of slots per member, up to [`GROUP_SLOTS_MAX`] in total, so that the shares of equal
+/// members differ by only a few percent.
 const MEMBER_SLOTS: usize = 16;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FibHop {
     pub port: PortId,
-    /// Without a gateway, the destination itself is on the link.
+    /// The gateway on the link of the port. `None` if the destination itself is on the link.
     pub gateway: Option<IpAddr>,
-    /// The share of flows, relative to the other members; 0 counts as 1.
+    /// The share of flows, relative to the other members. 0 counts as 1.
     pub weight: u16,
 }
 
@@ -35,17 +37,17 @@ pub struct FibGroup(u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FibTarget {
     Group(FibGroup),
-    /// Dropped silently.
+    /// The packet is dropped silently.
     Blackhole,
-    /// Rejected with destination unreachable.
+    /// The packet is rejected with destination unreachable.
     Unreachable,
-    /// Rejected with administratively prohibited.
+    /// The packet is rejected with administratively prohibited.
     Prohibited,
 }
 
 #[derive(Clone, Debug)]
 pub(super) struct PublishedGroup {
-    /// The route, if the group has no other.
+    /// The only route of the group, if `shares` is `None`.
     only: RouteTo,
     shares: Option<Arc<Shares>>,
 }
@@ -53,11 +55,12 @@ pub(super) struct PublishedGroup {
 #[derive(Debug)]
 struct Shares {
     members: Box<[RouteTo]>,
-    /// Indices of members. Their number is a power of two.
+    /// The indices of members. The number of slots is a power of two.
     slots: Box<[u8]>,
 }
 
-/// The first groups are those of [`RESERVED`].
+/// All groups by index, and the number of routes of each. The first groups are those of
+/// [`RESERVED`].
 pub(super) struct GroupTable {
     groups: Vec<PublishedGroup>,
     routes: Vec<usize>,
@@ -65,7 +68,8 @@ pub(super) struct GroupTable {
     published: Option<Arc<[PublishedGroup]>>,
 }
 
-/// Targets of leaves that are not groups; the first is that of [`super::trie::NO_LEAF`].
+/// The routes of the first leaves, which stand for no group of next hops. The first is that of
+/// [`super::trie::NO_LEAF`].
 const RESERVED: [RouteTo; 4] =
     [RouteTo::Nowhere, RouteTo::Blackhole, RouteTo::Unreachable, RouteTo::Prohibited];
 
@@ -85,7 +89,7 @@ impl PublishedGroup {
         Self { only, shares: None }
     }
 
-    /// All routes that flows may use.
+    /// All routes that flows of the group may use.
     #[inline]
     pub(super) fn members(&self) -> &[RouteTo] {
         match &self.shares {
@@ -94,7 +98,7 @@ impl PublishedGroup {
         }
     }
 
-    /// Chooses by the hash of a flow, if there are several members.
+    /// The route of a flow. The hash is computed only if there are several members.
     #[inline]
     pub(super) fn route(&self, flow: impl FnOnce() -> u32) -> &RouteTo {
         match &self.shares {
@@ -113,7 +117,7 @@ impl GroupTable {
         Self { routes: vec![0; groups.len()], groups, free: Vec::new(), published: None }
     }
 
-    /// Adds a group without members.
+    /// Adds a group: a copy of the group `before`, or one without members.
     pub(super) fn add(&mut self, before: Option<FibGroup>) -> FibGroup {
         let id = self.free.pop().unwrap_or(FibGroup(self.groups.len() as u32));
         if id.0 as usize == self.groups.len() {
@@ -140,13 +144,13 @@ impl GroupTable {
         self.published = None;
     }
 
-    /// Makes a group lead into another domain.
+    /// Makes the routes of a group lead into another domain.
     pub(super) fn set_domain(&mut self, id: FibGroup, domain: DomainId) {
         self.groups[id.0 as usize] = PublishedGroup::of_one(RouteTo::Domain(domain));
         self.published = None;
     }
 
-    /// `false` if routes use it.
+    /// Removes a group. Returns `false`, without a change, if routes use it.
     pub(super) fn remove(&mut self, id: FibGroup) -> bool {
         let is_unused = self.routes[id.0 as usize] == 0;
         if is_unused {
@@ -156,7 +160,7 @@ impl GroupTable {
         is_unused
     }
 
-    /// Counts a route whose leaf changes.
+    /// Updates the route counts for a route whose leaf changes.
     pub(super) fn count(&mut self, before: Option<u32>, after: Option<u32>) {
         after.into_iter().for_each(|leaf| self.routes[leaf as usize] += 1);
         before.into_iter().for_each(|leaf| self.routes[leaf as usize] -= 1);
@@ -168,13 +172,13 @@ impl GroupTable {
 }
 
 impl Shares {
-    /// Assigns slots to the members of a group, which may have had others before.
+    /// Assigns slots to the members of a group. `before` is the previous assignment.
     fn new(before: Option<&Self>, members: &[(RouteTo, u64)]) -> Self {
         let weights: u64 = members.iter().map(|(_, weight)| weight).sum();
         let fine = (members.len() * MEMBER_SLOTS).max(weights as usize).next_power_of_two();
         let len = before.map_or(0, |before| before.slots.len()).max(fine.min(GROUP_SLOTS_MAX));
         let mut missing = apportion(members, len);
-        // A slot keeps its member, up to the number of slots of the member.
+        // A slot keeps its member, as long as the member is entitled to more slots.
         let kept: Vec<Option<usize>> = (0..len)
             .map(|slot| {
                 let before = before?;
@@ -194,7 +198,8 @@ impl Shares {
     }
 }
 
-/// The members and weights of next hops. A member that is named twice has the sum of the weights.
+/// The members and their weights. A next hop that is listed twice is one member with the sum of the
+/// weights.
 fn members(hops: &[FibHop]) -> Vec<(RouteTo, u64)> {
     let mut members: Vec<(RouteTo, u64)> = Vec::new();
     for hop in hops {
@@ -209,7 +214,8 @@ fn members(hops: &[FibHop]) -> Vec<(RouteTo, u64)> {
     members
 }
 
-/// The number of slots of each member: one, and each further slot for the largest weight per slot.
+/// The number of slots of each member: one each, then every further slot goes to the member with
+/// the largest quotient of weight and divisor (Webster's method).
 fn apportion(members: &[(RouteTo, u64)], slots: usize) -> Vec<usize> {
     let mut counts = vec![1; members.len()];
     let divisor = |count: usize| 2 * count as u64 + 1;

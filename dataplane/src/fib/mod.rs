@@ -1,20 +1,20 @@
-//! The FIB: where workers look up the next hop of a packet, by longest-prefix match (RFC 1812
-//! 5.2.4, RFC 4291) and, among several next hops, by flow.
+//! The FIB, in which workers look up the next hop of a packet: by longest-prefix match (RFC 1812
+//! 5.2.4, RFC 4291), and by flow if there are several next hops.
 //!
 //! ```text
 //!   control                                             workers
 //!   FibBuilder: routes, groups --publish--> Fib: trie --leaf--> group --flow--> port, gateway
 //! ```
 //!
-//! [`FibBuilder`] has all routes, and takes changes in batches; [`FibBuilder::publish`] makes a
-//! version that shares with the one before whatever has not changed. In a
-//! [`pollux_mem::snapshot`], all packets of a poll iteration see one version.
+//! [`FibBuilder`] has all routes, and takes changes in batches. [`FibBuilder::publish`] makes a
+//! version that shares all unchanged parts with the version before. With [`pollux_mem::snapshot`],
+//! all packets of a poll iteration see the same version.
 //!
-//! Why versions, and no table that is changed in place: a batch of changes takes effect at once,
-//! and readers need no fences.
+//! Why versions instead of a table that is changed in place: all changes of a batch take effect
+//! together, and readers need no fences.
 //!
-//! Routes share groups of next hops, so a link that fails changes its groups, however many routes
-//! use them, and not the trie.
+//! Routes share groups of next hops. So when a link fails, only its groups change and not the trie,
+//! however many routes use them.
 
 mod groups;
 mod rib;
@@ -32,7 +32,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use trie::{NO_LEAF, Trie};
 
-/// A version of the FIB. A clone takes three references.
+/// A version of the FIB. A clone is cheap: it increments three reference counts.
 #[derive(Clone)]
 pub struct Fib {
     v4: Trie,
@@ -108,21 +108,21 @@ impl RouteLookup for Fib {
 }
 
 impl FibBuilder {
-    /// `routes_max` is the limit of both families together.
+    /// `routes_max` is the limit on the routes of both families together.
     pub fn new(routes_max: usize) -> Self {
         let (v4, v6) = (Rib::default(), Rib::default());
         Self { v4, v6, groups: GroupTable::new(), routes: 0, routes_max }
     }
 
-    /// A group without next hops is unreachable.
+    /// Adds a group. A group without next hops is unreachable.
     pub fn add_group(&mut self, hops: &[FibHop]) -> FibGroup {
         let group = self.groups.add(None);
         self.groups.set(group, hops);
         group
     }
 
-    /// Adds a group for routes that have another one: as few of their flows as possible change
-    /// their next hop.
+    /// Adds a group that is to replace `before` in some routes. As few of their flows as possible
+    /// change their next hop.
     pub fn replace_group(&mut self, before: FibGroup, hops: &[FibHop]) -> FibGroup {
         let group = self.groups.add(Some(before));
         self.groups.set(group, hops);
@@ -136,18 +136,18 @@ impl FibBuilder {
     }
 
     /// Changes the next hops of a group, and so of all its routes. As few flows as possible change
-    /// theirs.
+    /// their next hop.
     pub fn set_group(&mut self, group: FibGroup, hops: &[FibHop]) {
         self.groups.set(group, hops);
     }
 
-    /// Returns whether it was removed: a group that routes use is not.
+    /// Removes a group, unless routes use it. Returns whether it was removed.
     pub fn remove_group(&mut self, group: FibGroup) -> bool {
         self.groups.remove(group)
     }
 
-    /// Adds a route, or replaces that to the same prefix. Bits of the address beyond the length do
-    /// not count.
+    /// Adds a route, or replaces the route to the same prefix. Address bits beyond the length are
+    /// ignored.
     pub fn insert(&mut self, ip: IpAddr, len: u8, target: FibTarget) -> Result<(), FibFull> {
         if self.routes >= self.routes_max && self.set(ip, len, None).is_none() {
             return Err(FibFull);
@@ -156,7 +156,7 @@ impl FibBuilder {
         Ok(())
     }
 
-    /// Returns whether there was a route to exactly this prefix.
+    /// Removes the route to exactly this prefix. Returns whether there was one.
     pub fn remove(&mut self, ip: IpAddr, len: u8) -> bool {
         self.set(ip, len, None).is_some()
     }

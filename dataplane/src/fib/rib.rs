@@ -1,9 +1,9 @@
-//! The routes behind a [`Trie`], from which changed parts of it are made anew.
+//! The routes from which a [`Trie`] is built. A new version rebuilds only the changed parts.
 //!
-//! A branch has the routes that end in the next 12 bits, in order, and the branches below. A change
-//! marks the branches from the root to its own; the next version makes their blocks and chunks
-//! again, of the root only the pages and of a block only the nodes that have changed, and shares
-//! all others.
+//! A branch has the routes that end in its 12 bits, in order, and the branches below. A change
+//! marks the branches from the root to its own. The next version rebuilds the blocks and chunks of
+//! marked branches, but only the changed pages of the root and the changed nodes of a block. It
+//! shares everything else with the version before.
 
 use super::trie::{
     Block, CHUNK_BITS, Chunk, ChunkRoute, Draft, Key, NO_LEAF, NODE_BITS, NODE_SLOTS, Node,
@@ -11,8 +11,8 @@ use super::trie::{
 };
 use std::sync::Arc;
 
-/// Routes of a chunk, at most, if they have more than 12 bits. A chunk is rebuilt when any of its
-/// routes changes.
+/// The maximum number of routes of a chunk that has more than 12 bits. There is a limit because a
+/// chunk is rebuilt when any of its routes changes.
 const CHUNK_ROUTES_MAX: usize = 128;
 
 #[derive(Default)]
@@ -24,21 +24,21 @@ pub(super) struct Rib {
 
 #[derive(Default)]
 struct Branch {
-    /// Routes of at most 12 more bits.
+    /// The routes that end in the 12 bits of this branch.
     routes: Vec<ChunkRoute>,
-    /// Routes of more bits, by slot.
+    /// The branches of longer routes, by slot.
     below: Vec<(u16, Box<Self>)>,
     count: usize,
     /// The published form: a block below the root, a chunk further down.
     block: Option<Arc<Block>>,
     chunk: Option<Arc<Chunk>>,
-    /// Changes since, by the first 6 bits.
+    /// A bit for each of the 64 values of the first 6 bits: set if routes there have changed since.
     changed: u64,
 }
 
 impl Rib {
-    /// Sets the leaf of a prefix, or removes it. Returns its leaf before. The first bit is the
-    /// highest.
+    /// Sets the leaf of a prefix, or removes the prefix. Returns the previous leaf. The first bit
+    /// of `prefix` is the highest.
     pub(super) fn set(&mut self, prefix: u128, len: u8, leaf: Option<u32>) -> Option<u32> {
         let before = self.root.set(prefix, len, leaf);
         self.is_changed |= before != leaf;
@@ -65,7 +65,7 @@ impl Branch {
         self.count -= usize::from(before.is_some());
         if before != leaf {
             self.chunk = None;
-            // The default route is beside the root.
+            // The default route is stored beside the root, so it changes no page.
             let here = ChunkRoute::new(slot, len.min(CHUNK_BITS), NO_LEAF);
             self.changed |= if len == 0 { 0 } else { here.tops() };
         }
@@ -103,7 +103,7 @@ impl Branch {
         before
     }
 
-    /// The trie of the root, made from the one before.
+    /// The trie below the root, which shares the unchanged pages of `before`.
     fn trie(&mut self, before: Option<&Trie>) -> Trie {
         let changed = std::mem::take(&mut self.changed);
         let default = self.routes.first().filter(|route| route.len() == 0);
@@ -158,8 +158,8 @@ impl Branch {
         self.chunk.insert(Chunk::new(top, draft).into()).clone()
     }
 
-    /// The top node of this branch, with all that is below it, in a chunk. `leaf` is that of the
-    /// prefix.
+    /// Adds this branch and everything below it to a chunk. Returns the top node of the branch.
+    /// `leaf` is the leaf of its prefix.
     fn top_node(&mut self, leaf: u32, has_links: bool, draft: &mut Draft) -> Node {
         let (mut top_leaves, parts) = self.parts(leaf);
         let (mut inner, mut nodes) = (0, Vec::new());
@@ -171,7 +171,8 @@ impl Branch {
                 continue;
             }
             inner |= 1 << top;
-            // Nothing reads this leaf; like this, none is stored for it.
+            // No look-up reads the leaf of a slot with a child. If it equals the leaf of the slot
+            // before, no entry is stored for it.
             top_leaves[top] = top_leaves[top.saturating_sub(1)];
             let part_inner = part.inner();
             let children = part.below.iter_mut().map(|(slot, branch)| {
@@ -193,7 +194,7 @@ impl Branch {
         Node::new(&top_leaves, inner, first, &mut draft.leaves)
     }
 
-    /// The leaves by the first 6 bits, and the parts with more bits.
+    /// The leaves of the 64 slots by the first 6 bits, and the parts with longer routes.
     fn parts(&mut self, leaf: u32) -> ([u32; NODE_SLOTS], impl Iterator<Item = Part<'_>>) {
         let mut leaves = [leaf; NODE_SLOTS];
         let is_short = |route: &&ChunkRoute| (1..=NODE_BITS).contains(&route.len());
@@ -217,7 +218,7 @@ impl Branch {
     }
 }
 
-/// The part of a branch below one of its first 64 slots.
+/// The part of a branch below one of the 64 slots by its first 6 bits.
 #[derive(Default)]
 struct Part<'a> {
     top: usize,
@@ -226,7 +227,7 @@ struct Part<'a> {
 }
 
 impl Part<'_> {
-    /// The leaves by the next 6 bits; `leaf` is the leaf of the first 6.
+    /// The leaves of the 64 slots by the next 6 bits. `leaf` is the leaf of the first 6 bits.
     fn leaves(&self, leaf: u32) -> [u32; NODE_SLOTS] {
         let mut leaves = [leaf; NODE_SLOTS];
         for route in self.routes.iter().filter(|route| route.len() > NODE_BITS) {

@@ -1,4 +1,5 @@
-//! Oracles: a list of all routes, and a trie of another kind; and shares of flows.
+//! Tests of the FIB against two oracles, a list of all routes and a different trie, and of the
+//! shares of flows.
 
 use super::groups::PublishedGroup;
 use super::*;
@@ -11,7 +12,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 const ROUTES_MAX: usize = 1_000_000;
 
-/// A prefix: its family, its bits from the highest on, and its length.
+/// A prefix: its family, its bits in the high end, and its length.
 type TestPrefix = (bool, u128, u8);
 
 fn address(is_v4: bool, bits: u128) -> IpAddr {
@@ -34,14 +35,14 @@ fn route(port: u16) -> RouteTo {
     RouteTo::Port { port: PortId(port), gateway: None }
 }
 
-/// The longest prefix of an address, by looking at all.
+/// The longest prefix of an address, by a search of all prefixes.
 fn slow<T: Copy>(routes: &BTreeMap<TestPrefix, T>, is_v4: bool, bits: u128) -> Option<T> {
     let is_in = |(family, ip, len): &TestPrefix| *family == is_v4 && *ip == network(bits, *len);
     let all = routes.iter().filter(|(prefix, _)| is_in(prefix));
     all.max_by_key(|((.., len), _)| *len).map(|(_, route)| *route)
 }
 
-/// Look-ups find these routes, one by one and in batches of all lengths.
+/// Checks that look-ups find these routes, one by one and in batches of all lengths.
 fn assert_finds(fib: &Fib, expected: &[(IpAddr, RouteTo)]) {
     for (ip, route) in expected {
         assert_eq!(fib.look_up(*ip, || 0), route, "{ip}");

@@ -13,23 +13,24 @@
 //!                                                     +---------------------+
 //! ```
 //!
-//! Root and blocks together are a table by the first 18 bits. A chunk has all routes below its
-//! prefix as long as these are few; else it has 12 bits, and links to a chunk for each slot with
-//! further ones. So a look-up of an IPv6 address mostly reads one chunk.
+//! The root and the first nodes of blocks are together a table by the first 18 bits. A chunk has
+//! all routes below its prefix if they are few. Otherwise it covers only 12 bits, and links to a
+//! further chunk for each slot with longer routes. So the look-up of an IPv6 address mostly reads
+//! one chunk.
 //!
-//! Why blocks and chunks: they are immutable and shared by versions. A new version makes those anew
-//! that have a changed route, or are above it, and copies the pages of the root, of 64 slots each,
-//! that refer to these.
+//! Why blocks and chunks: they are immutable and shared by versions. A new version rebuilds the
+//! blocks and chunks that have a changed route, or are above one, and copies the root pages of 64
+//! slots that refer to them.
 //!
-//! Why leaves are pushed down inside of a block or chunk only: a short prefix would otherwise
-//! change all chunks below it. A look-up keeps the last leaf that it has met instead, which costs
-//! no further load on its critical path. The default route is beside the root for the same reason.
+//! Why leaves are pushed down only within a block or chunk: otherwise a short prefix would change
+//! all chunks below it. Instead, a look-up keeps the last leaf that it has found, which adds no
+//! load to its critical path. The default route is beside the root for the same reason.
 
 mod batch;
 
 use std::sync::Arc;
 
-/// Bits of the root, of a block, and of a chunk with links.
+/// The number of bits of the root, of a block, and of a chunk with links.
 pub(super) const CHUNK_BITS: u8 = 12;
 pub(super) const NODE_BITS: u8 = 6;
 
@@ -37,36 +38,36 @@ pub(super) const NODE_SLOTS: usize = 1 << NODE_BITS;
 
 pub(super) const NO_LEAF: u32 = 0;
 
-/// An address as a number. Its first bit is the highest.
+/// An address as an integer, whose first bit is the highest.
 pub(super) trait Key: Copy + Default {
     /// Removes and returns the first `BITS` bits.
     fn take<const BITS: u8>(&mut self) -> usize;
 }
 
-/// A version of the routes of one family. A clone takes one reference.
+/// A version of the routes of one family. A clone increments one reference count.
 #[derive(Clone)]
 pub(super) struct Trie {
     default: u32,
     root: Arc<[Arc<RootPage>; NODE_SLOTS]>,
 }
 
-/// Slots of the root that are copied together: by the next 6 bits.
+/// The slots of the root with the same first 6 bits, by the next 6 bits. They are copied together.
 pub(super) type RootPage = [RootSlot; NODE_SLOTS];
 
-/// The leaf of the longest prefix of up to 12 bits, and the block below.
+/// A slot of the root: the leaf of the longest prefix of up to 12 bits, and the block below.
 #[derive(Clone, Default)]
 pub(super) struct RootSlot {
     pub(super) leaf: u32,
     pub(super) block: Option<Arc<Block>>,
 }
 
-/// The routes below 12 bits of a prefix.
+/// The routes below a prefix of 12 bits, by the next 12 bits.
 pub(super) struct Block {
     nodes: [Node; NODE_SLOTS],
     below: Below,
 }
 
-/// The routes below 24 bits of a prefix, or 36, 48 ...
+/// The routes below a prefix of 24, 36, 48 ... bits.
 pub(super) struct Chunk {
     top: Node,
     nodes: Box<[Node]>,
@@ -92,23 +93,25 @@ pub(super) struct Draft {
 pub(super) struct Node {
     /// The slots with children.
     inner: u64,
-    /// The slots whose leaf differs from that of the slot before. Never the first slot.
+    /// The slots whose leaf differs from the leaf of the slot before. The first slot is never among
+    /// them.
     changes: u64,
-    /// The index of the first leaf; [`LINK`] in a node that links to a chunk.
+    /// The index of the first leaf, or [`LINK`] in a node that links to a chunk.
     leaves: u32,
-    /// The index of the first child: a node, or in the nodes of a block a chunk.
+    /// The index of the first child, which is a node, or a chunk if this node is in a block.
     children: u32,
 }
 
-/// A node with this value is a link: `children` is the index of a chunk, `changes` its leaf.
+/// The value of `leaves` in a link: then `children` is the index of a chunk, and `changes` the leaf
+/// of the link.
 const LINK: u32 = u32::MAX;
 
 /// A route whose prefix ends in the bits of a chunk, of a block or of the root.
 ///
-/// The order is that of prefixes, each before those in it.
+/// Routes are ordered by prefix, and a prefix comes before the longer prefixes in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct ChunkRoute {
-    /// The first slot, and in the lowest four bits the length.
+    /// The first slot; the length is in the lowest four bits.
     prefix: u16,
     pub(super) leaf: u32,
 }
@@ -158,7 +161,7 @@ impl Trie {
 }
 
 impl Block {
-    /// From the 64 nodes of its first 6 bits.
+    /// A block with these nodes, one for each value of the first 6 bits.
     pub(super) fn new(all: &[Node; NODE_SLOTS], draft: Draft) -> Self {
         Self { nodes: *all, below: Below::new(draft.leaves, draft.chunks) }
     }
@@ -189,7 +192,7 @@ impl Chunk {
         }
     }
 
-    /// The same, from a node below the top.
+    /// As [`Chunk::look_up`], but from a node below the top.
     #[inline]
     fn look_up_from<'a>(
         &'a self,
@@ -227,7 +230,8 @@ impl Below {
 }
 
 impl Node {
-    /// A node with these leaves. The children of the slots in `inner` begin at an index.
+    /// A node with these leaves, which are appended to `leaves`. `children` is the index of the
+    /// first child of the slots in `inner`.
     pub(super) fn new(
         slots: &[u32; NODE_SLOTS],
         inner: u64,
@@ -247,7 +251,7 @@ impl Node {
         Self { inner, changes, leaves: first, children: children as u32 }
     }
 
-    /// A link to a chunk, for addresses that already have a leaf.
+    /// A link to a chunk. `leaf` is the leaf of the longest prefix above the chunk.
     pub(super) const fn link(chunk: usize, leaf: u32) -> Self {
         Self { inner: 0, changes: leaf as u64, leaves: LINK, children: chunk as u32 }
     }
@@ -274,7 +278,7 @@ impl ChunkRoute {
         Self { prefix: (slot << 4) as u16 | len as u16, leaf }
     }
 
-    /// The slots of the node above that it covers, by bits.
+    /// A bit mask of the first 6 bits: the slots of the top node that this route covers.
     pub(super) const fn tops(&self) -> u64 {
         let count = if self.len() < NODE_BITS { NODE_SLOTS >> self.len() } else { 1 };
         u64::MAX >> (NODE_SLOTS - count) << (self.first() >> NODE_BITS)

@@ -1,16 +1,17 @@
-//! Filters of packets in the syntax of pcap-filter(7): which packets a capture takes.
+//! Packet filters in the syntax of pcap-filter(7), which choose the packets that a capture takes.
 //!
 //! ```text
 //!   text --tokens--> parser --Test tree--> PacketFilter --matches(packet)--> bool
 //! ```
 //!
-//! The common subset: `ip`, `ip6`, `tcp`, `udp`, `icmp`, `icmp6`, `host`, `net`, `port`,
+//! The supported subset: `ip`, `ip6`, `tcp`, `udp`, `icmp`, `icmp6`, `host`, `net`, `port`,
 //! `portrange`, `proto`, `less`, `greater`, with `src`, `dst`, `and`, `or`, `not` and parentheses.
-//! Meanings are those of libpcap, also where one would expect others: `and` and `or` bind alike,
-//! from left to right; `port` is of TCP, UDP and SCTP, and not of later fragments; extension
-//! headers of IPv6 are not passed, but for a fragment header by the names of protocols.
+//! All have the meaning that libpcap gives them, even where it is unexpected. `and` and `or` have
+//! the same precedence and associate from left to right. `port` matches TCP, UDP and SCTP, and no
+//! later fragments. IPv6 extension headers are not skipped, except that the names of protocols skip
+//! a fragment header.
 //!
-//! A packet begins with its IP header. It may be cut short: a test of what is missing fails.
+//! A packet begins with its IP header. It may be truncated: a test of a missing field fails.
 
 mod parse;
 #[cfg(test)]
@@ -21,14 +22,14 @@ pub use parse::FilterError;
 use pollux_wire::ip::IpProtocol;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Offsets of the protocol of IPv4 and of the next header of IPv6.
+/// The offsets of the protocol field of IPv4 and the next header field of IPv6.
 const V4_PROTOCOL: usize = 9;
 const V6_NEXT_HEADER: usize = 6;
 /// The offset of the flags and the fragment offset of IPv4, and the mask of the fragment offset.
 const V4_FRAGMENT: usize = 6;
 const V4_OFFSET_BITS: u16 = 0x1fff;
 const V6_LEN: usize = 40;
-/// The next header of a fragment header (RFC 8200 4.5).
+/// The next header value of a fragment header (RFC 8200 4.5).
 const V6_FRAGMENT: u8 = 44;
 /// SCTP (RFC 9260) has its ports at the same offsets as TCP.
 const SCTP: u8 = 132;
@@ -45,7 +46,7 @@ enum Test {
     Or(Box<Test>, Box<Test>),
     Not(Box<Test>),
     Version(u8),
-    /// Of one version or of both.
+    /// The protocol number, in one IP version or in both.
     Protocol {
         version: Option<u8>,
         number: u8,
@@ -55,7 +56,7 @@ enum Test {
         network: IpAddr,
         len: u8,
     },
-    /// Of one protocol, or of all protocols with ports.
+    /// The port range, of one protocol or of all protocols with ports.
     Port {
         side: Side,
         protocol: Option<u8>,

@@ -9,22 +9,24 @@
 //!              | less N | greater N
 //! ```
 //!
-//! `&&`, `||` and `!` are `and`, `or` and `not`. A bare value has the qualifiers of the last
-//! primitive that had a value, as in `port 53 or 443`; without one it is a host.
+//! `&&`, `||` and `!` mean `and`, `or` and `not`. A value without qualifiers has those of the last
+//! primitive with a value, as in `port 53 or 443`. If there is none, the value is a host.
 
 use super::{SCTP, Side, Test};
 use pollux_wire::ip::IpProtocol;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Nested terms, the primitive included: the parser recurses for each of them.
+/// The maximum nesting of terms, the primitive included. It is limited because the parser recurses
+/// for each.
 const DEPTH_MAX: usize = 32;
-/// Evaluation recurses for each `and` and `or` of a chain.
+/// The maximum number of primitives. It is limited because evaluation recurses for each `and` and
+/// `or` of a chain.
 const PRIMITIVES_MAX: usize = 256;
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("filter, character {column}: {reason}")]
 pub struct FilterError {
-    /// Counted from 1.
+    /// The position of the character, from 1.
     pub column: usize,
     /// The error, and usually what to write instead.
     pub reason: String,
@@ -150,7 +152,7 @@ impl<'a> Parser<'a> {
         let kind = self.take(&KINDS);
         let qualifiers = Qualifiers { protocol, side, kind };
         if self.next == begin {
-            // A bare value.
+            // A value without qualifiers.
             let last = self.last_qualifiers.unwrap_or_default();
             return self.value(last);
         }
@@ -174,7 +176,7 @@ impl<'a> Parser<'a> {
         Some(if first == "src" { Side::Source } else { Side::Destination })
     }
 
-    /// Parses the next word as a value that these qualifiers apply to.
+    /// Parses the next word as a value to which these qualifiers apply.
     fn value(&mut self, qualifiers: Qualifiers<'a>) -> Result<Test, FilterError> {
         let Qualifiers { protocol, side, kind } = qualifiers;
         let at = self.next;
@@ -299,8 +301,8 @@ fn protocol_number(word: &str) -> Option<u8> {
     })
 }
 
-/// Parses a network. An IPv4 network may omit bytes at the end, which are 0; without a length, the
-/// prefix is the bytes that are written.
+/// Parses a network. An IPv4 network may omit bytes at the end, which are then 0. Without a prefix
+/// length, the prefix consists of the bytes that are given.
 fn network(word: &str) -> Result<(IpAddr, u8), String> {
     let (ip, len) = match word.split_once('/') {
         Some((ip, len)) => (ip, Some(len)),
@@ -339,13 +341,13 @@ fn range(word: &str, kind: &str) -> Result<(u16, u16), &'static str> {
     let (first, last) = word.split_once('-').ok_or(NO_RANGE)?;
     match (first.parse(), last.parse()) {
         (Ok(first), Ok(last)) if first <= last => Ok((first, last)),
-        // As in libpcap, which takes the ends in any order.
+        // As in libpcap, the ends may be in any order.
         (Ok(last), Ok(first)) => Ok((first, last)),
         _ => Err(NO_RANGE),
     }
 }
 
-/// Splits a text. The operators of C are tokens of their own.
+/// Splits a text into words, parentheses and the operators `&&`, `||` and `!`.
 fn tokens(text: &str) -> Vec<Token<'_>> {
     let mut all = Vec::new();
     let mut rest = text;
@@ -358,7 +360,7 @@ fn tokens(text: &str) -> Vec<Token<'_>> {
             (None, '(' | ')' | '!') => 1,
             _ => {
                 let is_end = |one: char| one.is_whitespace() || "()!&|".contains(one);
-                // A lone & or | is a word of its own, which is refused.
+                // A single & or | becomes a word, which the parser refuses.
                 rest.find(is_end).unwrap_or(rest.len()).max(first.len_utf8())
             }
         };

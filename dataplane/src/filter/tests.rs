@@ -1,5 +1,5 @@
-//! Filters against packets, and errors with their columns. Tests of `pollux capture` compare it
-//! with tcpdump.
+//! Filters with matching and other packets, and errors with their columns. The tests of `pollux
+//! capture` compare the filter with tcpdump.
 
 use super::PacketFilter;
 

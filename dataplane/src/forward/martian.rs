@@ -1,4 +1,4 @@
-//! Addresses that no packet in transit has.
+//! Martian addresses, which a packet in transit must not have.
 
 use crate::reason::ForwardDrop;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -14,7 +14,7 @@ pub fn martian(source: IpAddr, destination: IpAddr) -> Option<ForwardDrop> {
         (IpAddr::V6(source), IpAddr::V6(destination)) => {
             (is_martian_source_v6(source), is_martian_destination_v6(destination))
         }
-        // Of two families: those of no packet.
+        // No packet has addresses of two families.
         _ => (true, true),
     };
     match (bad_source, bad_destination) {
@@ -31,7 +31,8 @@ fn is_martian_source_v4(ip: Ipv4Addr) -> bool {
     matches!(first, 0 | 127 | 224..) || (first, second) == (169, 254)
 }
 
-/// 0.0.0.0/8, loopback, link-local, or class E with broadcast. Multicast has its own routes.
+/// 0.0.0.0/8, loopback, link-local, or class E with broadcast. Multicast destinations are valid and
+/// have their own routes.
 #[inline]
 fn is_martian_destination_v4(ip: Ipv4Addr) -> bool {
     let [first, second, ..] = ip.octets();
@@ -43,8 +44,8 @@ fn is_martian_source_v6(ip: Ipv6Addr) -> bool {
     ip.is_multicast() || is_martian_destination_v6(ip)
 }
 
-/// Link-local; mapped from IPv4, which is for sockets (RFC 4942 2.2); or in ::/96: unspecified,
-/// loopback and the deprecated ones that are compatible with IPv4 (RFC 4291 2.5.5.1).
+/// Link-local; IPv4-mapped, which is only for sockets (RFC 4942 2.2); or in ::/96, which has the
+/// unspecified address, loopback and the deprecated IPv4-compatible addresses (RFC 4291 2.5.5.1).
 #[inline]
 fn is_martian_destination_v6(ip: Ipv6Addr) -> bool {
     matches!(ip.to_bits() >> 32, 0 | 0xffff) || ip.is_unicast_link_local()

@@ -1,5 +1,5 @@
-//! Forwarding: packets in transit, from the port where they arrived to the port of their next hop
-//! (RFC 1812 5, RFC 8200, RFC 4443), with reverse path checks (RFC 3704).
+//! Forwarding of packets in transit from the port of arrival to the port of the next hop (RFC 1812
+//! 5, RFC 8200, RFC 4443), with reverse path checks (RFC 3704).
 //!
 //! ```text
 //!   batch of a port --> martian? --> path back? --> route --> filter --> TTL --> queues
@@ -8,16 +8,18 @@
 //!                            counted             rejected: control sends an ICMP error
 //! ```
 //!
-//! Each packet is looked up once and changed in place: its TTL and checksum. A packet stays in its
-//! buffer. The queues of all ports leave at the end of a breath, so each port gets one batch.
+//! Each packet takes one route look-up. It stays in its buffer, where its TTL and checksum are
+//! changed. At the end of a breath the queues of all ports are sent, so each port gets one batch.
 //!
-//! A port belongs to a routing domain (VRF), whose routes its packets use. A route may lead into
-//! another domain, whose routes are looked up in turn: packets cross domains by such routes alone.
+//! A port belongs to a routing domain (VRF), and packets that arrive there use the routes of this
+//! domain. A route may lead into another domain, whose routes are then looked up. Packets cross
+//! domains only by such routes.
 //!
-//! A group of next hops is used by flow, so packets of a flow stay in order. The hash has a secret
-//! seed: two routers in a row would choose alike otherwise, and use half of the links.
+//! If a route has several next hops, the hash of the flow chooses one, so the packets of a flow
+//! stay in order. The hash has a secret seed. With the same hash, two routers in a row would choose
+//! alike, and the second would use only half of its links.
 //!
-//! Packets to groups have routes of their own, to several ports ([`MulticastTable`]).
+//! Multicast packets have their own routes, to several ports ([`MulticastTable`]).
 
 mod martian;
 mod multicast;
@@ -48,7 +50,7 @@ pub struct DomainId(pub u16);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RouteTo {
-    /// To a gateway, or without a gateway to the destination itself, on the link of a port.
+    /// To a gateway on the link of a port, or without a gateway to the destination itself.
     Port {
         port: PortId,
         gateway: Option<IpAddr>,
@@ -66,11 +68,11 @@ pub const LOOK_UPS_MAX: usize = 32;
 
 /// A version of the FIB.
 pub trait RouteLookup {
-    /// `flow` gives the hash that chooses among several next hops.
+    /// The route to a destination. `flow` computes the hash that chooses among several next hops.
     fn look_up(&self, destination: IpAddr, flow: impl FnOnce() -> u32) -> &RouteTo;
 
     /// Finds the routes to at most [`LOOK_UPS_MAX`] destinations as [`Self::look_up`] does, in
-    /// order. `flow` gives the hash for the destination with an index.
+    /// order. `flow` computes the hash for the destination at an index.
     #[inline]
     fn look_up_all<'a>(
         &'a self,
@@ -91,17 +93,17 @@ pub trait RouteLookup {
 pub trait ForwardTables {
     type Routes: RouteLookup;
 
-    /// `None` if the port is not in this version.
+    /// The rules for packets that arrive at a port. `None` if the port is not in this version.
     fn ingress(&self, port: PortId) -> Option<Ingress<'_, Self::Routes>>;
 
-    /// `None` if the domain is not in this version.
+    /// The routes of a domain. `None` if the domain is not in this version.
     fn domain(&self, domain: DomainId) -> Option<&Self::Routes>;
 
     fn multicast(&self, _: PortId) -> Option<&MulticastTable> {
         None
     }
 
-    /// Follows a route into another domain.
+    /// The route to a destination, also if it is in another domain.
     #[inline]
     fn resolve<'a>(
         &'a self,
@@ -112,7 +114,7 @@ pub trait ForwardTables {
         self.resolve_further(routes.look_up(destination, &flow), destination, flow)
     }
 
-    /// The route in the domain that a route leads into, or else this route itself.
+    /// Follows a route into another domain. Every other route is returned unchanged.
     ///
     /// Why only once: two domains that lead into each other would be a loop.
     #[inline]
@@ -129,7 +131,7 @@ pub trait ForwardTables {
         }
     }
 
-    /// Whether a source may arrive under these rules.
+    /// Whether a packet from `source` passes the reverse path check of `ingress`.
     fn has_reverse_path(&self, ingress: &Ingress<'_, Self::Routes>, source: IpAddr) -> bool {
         let leaves = |routes: &Self::Routes| {
             routes.next_hops(source).iter().any(|hop| matches!(hop, RouteTo::Port { .. }))
@@ -150,19 +152,20 @@ pub struct Ingress<'a, R> {
     pub reverse_path: ReversePath,
 }
 
-/// The sources that may arrive at a port, by the routes to them (uRPF, RFC 3704).
+/// The reverse path check: which sources may arrive at a port, by the routes to them (uRPF, RFC
+/// 3704).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ReversePath {
     /// All.
     #[default]
     Any,
-    /// Sources with a route by any port, a default route included (RFC 3704 2.4).
+    /// Sources to which there is a route by any port, a default route included (RFC 3704 2.4).
     Loose,
-    /// Sources with a route by this port; their prefix may have other routes, too (RFC 3704 2.3).
+    /// Sources to which there is a route by this port, and perhaps others (RFC 3704 2.3).
     Strict(PortId),
 }
 
-/// The tables of a node with one domain are its routes.
+/// For a node with one domain and without reverse path checks, the routes are the tables.
 impl<R: RouteLookup> ForwardTables for R {
     type Routes = R;
 
@@ -176,12 +179,12 @@ impl<R: RouteLookup> ForwardTables for R {
     }
 }
 
-/// The packets that leave by one port in this breath.
+/// The packets that are sent by one port in this breath.
 #[derive(Debug, Default)]
 struct TxQueue {
-    /// The index of the port in the worker, while it has the port.
+    /// The index of the port among the ports of the worker. `None` if the worker does not have it.
     port: Option<usize>,
-    /// Of leaving packets.
+    /// The access control list for packets that leave by this port.
     filter: Option<AclFilter>,
     batch: Vec<TxPacket>,
 }
@@ -189,9 +192,9 @@ struct TxQueue {
 #[derive(Debug)]
 pub struct Forwarder {
     transit: Vec<TransitPacket>,
-    /// In order.
+    /// The identifiers of the worker's ports, in order.
     ports: Vec<PortId>,
-    /// By [`PortId`].
+    /// The queues by [`PortId`].
     queues: Vec<TxQueue>,
     filled: Vec<usize>,
     seed: u64,
@@ -209,7 +212,7 @@ impl Forwarder {
         }
     }
 
-    /// In order.
+    /// Sets the identifiers of the ports, in the order in which [`Forwarder::breathe`] gets them.
     pub fn set_ports(&mut self, ports: impl Iterator<Item = PortId>) {
         self.queues.iter_mut().for_each(|queue| queue.port = None);
         self.ports.clear();
@@ -219,7 +222,7 @@ impl Forwarder {
         }
     }
 
-    /// Of packets that leave by these ports; other ports have none.
+    /// Sets the access control lists for packets that leave by these ports. Other ports have none.
     pub fn set_filters(&mut self, filters: impl Iterator<Item = (PortId, AclFilter)>) {
         self.queues.iter_mut().for_each(|queue| queue.filter = None);
         filters.for_each(|(id, filter)| self.queue_of(id).filter = Some(filter));
@@ -233,8 +236,8 @@ impl Forwarder {
         &mut self.queues[at]
     }
 
-    /// Polls all ports once, and forwards what is in transit. Returns whether there was anything to
-    /// do.
+    /// Polls all ports once, and forwards the packets in transit. Returns whether there was
+    /// anything to do.
     pub fn breathe<P: PacketPort>(
         &mut self,
         now: Time,
@@ -256,8 +259,8 @@ impl Forwarder {
 
     /// Queues the packets that a port received.
     ///
-    /// Why in passes: in a large FIB a look-up waits for memory several times, and the look-ups of
-    /// a batch wait together.
+    /// Why there are several passes: in a large FIB a look-up waits for memory several times, and
+    /// in passes the look-ups of a batch wait together.
     #[inline]
     fn forward_all<P: PacketPort, T: ForwardTables>(
         &mut self,
@@ -294,7 +297,7 @@ impl Forwarder {
                             self.filled.push(at);
                         }
                         if one.packet.len() > one.headers.packet_bytes() {
-                            // Without padding of the link.
+                            // Removes link-layer padding.
                             one.packet.truncate(one.headers.packet_bytes());
                         }
                         let (ether_type, next_hop) = (one.headers.ether_type, *next_hop);
@@ -337,7 +340,7 @@ enum ForwardError {
 /// The route of a packet that may be forwarded.
 type Routed<'a> = Result<&'a RouteTo, ForwardError>;
 
-/// Routes at most [`LOOK_UPS_MAX`] packets; returns their destinations.
+/// Checks and routes at most [`LOOK_UPS_MAX`] packets. Sets `destinations` to their destinations.
 #[inline]
 fn route_all<'a, T: ForwardTables>(
     packets: &[TransitPacket],
@@ -370,7 +373,8 @@ fn route_all<'a, T: ForwardTables>(
 
 /// Checks whether a packet may be forwarded, and sets its destination.
 ///
-/// Why each family has its own code: an `IpAddr` of either family is copied in pieces.
+/// Why each family has its own code: the compiler copies an `IpAddr` of an unknown family in
+/// pieces.
 #[inline]
 fn check<T: ForwardTables>(
     packet: &TransitPacket,
@@ -401,7 +405,8 @@ fn check<T: ForwardTables>(
 
 /// Checks the options of a packet.
 ///
-/// No ICMP error reports a packet to a blackhole, which the broadcasts of other links have, too.
+/// A packet to a blackhole gets no ICMP error. The broadcast addresses of other links have such
+/// routes, too.
 #[cold]
 fn check_options<T: ForwardTables>(
     packet: &[u8],
@@ -458,7 +463,7 @@ fn check_acl_out(filter: &AclFilter, packet: &TransitPacket) -> Result<(), Forwa
     }
 }
 
-/// Decrements the TTL or hop limit. A packet whose TTL expires is rejected unchanged.
+/// Decrements the TTL or hop limit. A packet whose TTL has expired is rejected unchanged.
 #[inline]
 fn decrement_ttl(ether_type: EtherType, packet: &mut [u8]) -> Result<(), ForwardError> {
     const EXPIRED: ForwardError = ForwardError::Reject(TransitError::TimeExceeded);

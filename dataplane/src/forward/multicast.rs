@@ -9,13 +9,13 @@
 //!   yes --> each outgoing port but that of arrival --> TTL --> filter --> queue
 //! ```
 //!
-//! A route has the ports where its packets may arrive, so that a packet that arrives at another
-//! one, by a loop or from a forger, is not multiplied (reverse path forwarding). Each outgoing port
-//! has a TTL threshold: packets with a TTL above it leave there.
+//! Routes are stored by the port where their packets may arrive. A packet that arrives at another
+//! port, by a loop or from a forger, is not multiplied (reverse path forwarding). Each outgoing
+//! port has a TTL threshold, and only packets with a higher TTL leave there.
 //!
-//! Every outgoing port but the last gets a copy, since the links that a packet is sent on change
-//! it. No packet to a group of the link is forwarded, and no ICMP error reports a dropped one (RFC
-//! 1122 3.2.2, RFC 4443 2.4).
+//! Every outgoing port except the last gets a copy, because a link changes the packet when it sends
+//! it. Packets to a group of the link are not forwarded, and a dropped multicast packet causes no
+//! ICMP error (RFC 1122 3.2.2, RFC 4443 2.4).
 
 use super::{TxQueue, check_acl_out, decrement_ttl};
 use crate::port::{PacketPort, PortId, TransitPacket, TxPacket};
@@ -29,7 +29,7 @@ use std::net::IpAddr;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MulticastRoute {
     pub group: IpAddr,
-    /// A route without a source is for all sources that have no route of their own.
+    /// The source. A route without a source is for all sources without a route of their own.
     pub source: Option<IpAddr>,
     pub from: PortId,
     pub to: Vec<MulticastHop>,
@@ -38,7 +38,7 @@ pub struct MulticastRoute {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct MulticastHop {
     pub port: PortId,
-    /// Packets whose TTL or hop limit was above this on arrival leave here.
+    /// Only packets with a higher TTL or hop limit on arrival leave here.
     pub ttl_threshold: u8,
 }
 
@@ -54,12 +54,12 @@ type ByPort = BTreeMap<PortId, Box<[MulticastHop]>>;
 #[derive(Clone, Debug, Default)]
 struct GroupRoutes {
     by_source: BTreeMap<IpAddr, ByPort>,
-    /// Of all other sources.
+    /// The routes for all other sources.
     any: ByPort,
 }
 
 impl MulticastTable {
-    /// Of two routes of one source, group and port of arrival, the first counts.
+    /// If two routes have the same source, group and port of arrival, the first is used.
     pub fn new(routes: impl IntoIterator<Item = MulticastRoute>) -> Self {
         let mut groups = BTreeMap::<IpAddr, GroupRoutes>::new();
         for MulticastRoute { group, source, from, to } in routes {
@@ -73,7 +73,7 @@ impl MulticastTable {
         Self { groups: groups.into_iter().collect() }
     }
 
-    /// The outgoing ports of a packet; or the reason to drop it.
+    /// The outgoing ports of a packet. An error is the reason to drop it.
     fn look_up(
         &self,
         source: IpAddr,
@@ -91,8 +91,8 @@ impl MulticastTable {
     }
 }
 
-/// Whether packets to a group may leave its link: not those of the link's own protocols (RFC 5771
-/// 4), nor those of a scope up to the link (RFC 4291 2.7).
+/// Whether packets to a group may leave its link. The groups of the link's own protocols (RFC 5771
+/// 4) and those of link-local or smaller scope (RFC 4291 2.7) may not.
 #[inline]
 pub const fn is_routed_group(group: IpAddr) -> bool {
     match group {
@@ -115,9 +115,9 @@ pub(super) struct Departures<'a> {
 }
 
 impl Departures<'_> {
-    /// Queues a packet to a group at all ports where it leaves.
+    /// Queues a multicast packet at all of its outgoing ports.
     ///
-    /// Why not inline: most packets are unicast, and their loop shall be short.
+    /// Why this is not inlined: most packets are unicast, and the loop for them is to stay short.
     #[inline(never)]
     pub(super) fn replicate<P: PacketPort>(
         &mut self,
@@ -129,7 +129,7 @@ impl Departures<'_> {
             Ok(outgoing) => outgoing,
             Err(why) => return from.drop_transit(one.packet, why),
         };
-        // Without padding of the link.
+        // Removes link-layer padding.
         one.packet.truncate(one.headers.packet_bytes());
         let ether_type = one.headers.ether_type;
         let (mut last, mut why) = (None, ForwardDrop::Multicast);
@@ -153,7 +153,7 @@ impl Departures<'_> {
         self.finish(from, last.unwrap_or(Err(why)), packet);
     }
 
-    /// Queues a packet, or drops it at the port where it arrived.
+    /// Queues a packet, or drops it at its port of arrival.
     fn finish<P: PacketPort>(
         &mut self,
         from: &mut P,
@@ -172,7 +172,7 @@ impl Departures<'_> {
         }
     }
 
-    /// The queue of a port where a packet may leave; or the reason to drop it there.
+    /// The queue of an outgoing port. An error is the reason to drop the packet there.
     fn queue_of(&self, port: PortId, packet: &TransitPacket) -> Result<usize, ForwardDrop> {
         let at = usize::from(port.0);
         let queue = self.queues.get(at).filter(|queue| queue.port.is_some());
@@ -182,7 +182,7 @@ impl Departures<'_> {
     }
 }
 
-/// The group of a packet, its TTL on arrival, and its outgoing ports. Decrements the TTL.
+/// Decrements the TTL of a packet. Returns its group, its TTL on arrival, and its outgoing ports.
 fn outgoing<'a>(
     one: &mut TransitPacket,
     port: PortId,

@@ -1,4 +1,4 @@
-//! Packets to groups, between ports that record their packets.
+//! Multicast packets between ports that record their packets.
 
 use super::tests::{TestPort, v4, v6};
 use super::*;
@@ -89,7 +89,7 @@ impl World {
         (sent, std::mem::take(&mut self.ports[at].dropped))
     }
 
-    /// Where a packet leaves, by the index of ports.
+    /// The outgoing ports of a packet, by index.
     fn leaves(&mut self, at: usize, packet: &[u8]) -> (Vec<usize>, Vec<ForwardDrop>) {
         let (sent, dropped) = self.arrive(at, packet);
         let ports = (0..).zip(&sent).flat_map(|(at, sent)| sent.iter().map(move |_| at));

@@ -1,8 +1,8 @@
-//! Options of IPv4 in packets in transit (RFC 791 3.1, RFC 7126).
+//! IPv4 options of packets in transit (RFC 791 3.1, RFC 7126).
 //!
-//! A router checks their form, and answers a malformed one with a parameter problem (RFC 1812
-//! 4.3.3.5). Packets with a source route are dropped (RFC 7126 4.3 and 4.4). Others pass unchanged:
-//! no route or time is recorded, which RFC 7126 4.5 and 4.6 leave to a router.
+//! A router checks their format, and answers a malformed option with a parameter problem (RFC 1812
+//! 4.3.3.5). Packets with a source route are dropped (RFC 7126 4.3 and 4.4). Other options pass
+//! unchanged: this router records no route and no timestamp, which RFC 7126 4.5 and 4.6 permit.
 
 use super::ForwardError;
 use crate::port::TransitError;
@@ -40,7 +40,7 @@ pub(super) fn check(packet: &[u8]) -> Result<(), ForwardError> {
     }
 }
 
-/// Options that a packet may have only once.
+/// The options seen so far of which a packet may have only one.
 #[derive(Default)]
 struct Seen {
     has_source_route: bool,
@@ -49,9 +49,10 @@ struct Seen {
 }
 
 impl Seen {
-    /// Checks an option; an error is the offset of the wrong byte in it.
+    /// Checks an option. An error is the offset of the wrong byte in the option.
     fn check(&mut self, kind: Ipv4OptionKind, option: &[u8]) -> Result<(), usize> {
-        // The shortest option, where its pointer begins, and the bytes of an entry.
+        // Whether the option is repeated, its minimum length, its minimum pointer, and the length
+        // of an entry (0 if it does not matter).
         let (is_again, len_min, pointer_min, entry) = match kind {
             Ipv4OptionKind::LOOSE_SOURCE_ROUTE | Ipv4OptionKind::STRICT_SOURCE_ROUTE => {
                 (std::mem::replace(&mut self.has_source_route, true), 3, 4, 0)
@@ -74,12 +75,13 @@ impl Seen {
         if option.len() < len_min {
             return Err(1);
         }
-        // A pointer beyond the option says that it is full.
+        // A pointer beyond the end means that the option is full.
         let is_split = pointer <= option.len() && pointer + entry > option.len() + 1;
         if pointer < pointer_min || entry > 0 && is_split {
             return Err(2);
         }
-        // A full one counts the routers that found no space, up to 15.
+        // A full timestamp option counts the routers that found no space, in 4 bits. At 15 the
+        // counter would overflow.
         let counts = kind == Ipv4OptionKind::TIMESTAMP && pointer > option.len();
         let is_over = option.get(3).is_some_and(|flags| flags >> 4 == 15 && flags & 15 != 3);
         if counts && is_over { Err(3) } else { Ok(()) }
@@ -90,7 +92,7 @@ impl Seen {
 mod tests {
     use super::*;
 
-    /// The verdict on a packet with these options.
+    /// The result for a packet with these options.
     fn verdict(options: &[u8]) -> Result<(), ForwardError> {
         let mut packet = vec![0; 20];
         packet[0] = 0x45 + (options.len() / 4) as u8;

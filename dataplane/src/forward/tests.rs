@@ -17,7 +17,7 @@ pub(super) struct TestPort {
     pub(super) batches: usize,
     pub(super) rejected: Vec<(Vec<u8>, TransitError)>,
     pub(super) dropped: Vec<ForwardDrop>,
-    /// The memory of copies.
+    /// The memory for copies.
     pub(super) copies: Option<Pool>,
 }
 

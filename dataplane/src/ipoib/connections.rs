@@ -1,7 +1,7 @@
-//! A netdev's connections, which control creates, changes and ends (RFC 4755 2.2, 3).
+//! The connections of a netdev, which control creates, changes and ends (RFC 4755 2.2, 3).
 //!
 //! ```text
-//!   create --> Open -- own request failed, peer's was bad, ERR --> Failed
+//!   create --> Open -- request failed (own or peer's), ERR ------> Failed
 //!               |                                                    |
 //!               +------------- disconnect --> Ending <---------------+
 //!                                               |
@@ -9,9 +9,10 @@
 //!           or are given up after a timeout:
 //! ```
 //!
-//! Why ending takes time: a receive that the queue pair took from the SRQ is returned as a
-//! completion, or the adapter reports the last-WQE-reached event. A queue pair destroyed before
-//! that would leak the buffer. An adapter that reports neither costs that buffer.
+//! Why the end of a connection takes time: a receive that the queue pair has taken from the SRQ is
+//! returned by a completion, and the adapter reports the last-WQE-reached event when there are no
+//! more. If the queue pair were destroyed before that, the buffer would be leaked. With an adapter
+//! that reports neither, the buffer is lost.
 
 use super::queue::{Receives, SendQueue};
 use super::request::{GENERATION_BITS, Request, SLOT_BITS};
@@ -25,7 +26,7 @@ use std::collections::BTreeMap;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peering {
-    /// The key that the caller of [`Netdev::connect`] has given it.
+    /// The key that the caller of [`Netdev::connect`] has chosen.
     pub key: u64,
     /// RC or UC.
     pub qp_type: QpType,
@@ -33,7 +34,7 @@ pub struct Peering {
     pub qpn: Qpn,
 }
 
-/// Idle connections are found from these counters.
+/// Packet counters of a connection, by which control finds idle connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ConnectionUse {
     pub sent: u64,
@@ -54,13 +55,13 @@ pub(super) struct Connection {
     pub(super) counts: ConnectionUse,
     generation: u32,
     state: State,
-    /// Used if the connection does not use the SRQ.
+    /// The receives of a connection that does not use the SRQ.
     pub(super) own: Option<Receives>,
-    /// Whether it is in `Connections::wanting`.
+    /// Whether the connection is in `Connections::wanting`.
     is_wanting: bool,
     /// The last-WQE-reached event arrived: no receive from the SRQ is outstanding.
     last_wqe_reached: bool,
-    /// Outstanding requests are no longer waited for.
+    /// The connection no longer waits for its outstanding requests.
     is_given_up: bool,
 }
 
@@ -71,7 +72,7 @@ impl Connection {
         self.generation & ((1 << GENERATION_BITS) - 1) == generation
     }
 
-    /// The request ID of its sends, with number 0.
+    /// The request ID of the connection's sends, with number 0.
     #[inline]
     pub(super) fn request(&self, slot: u32) -> Request {
         Request::Connected { slot, generation: self.generation, number: 0 }
@@ -96,7 +97,8 @@ pub(super) struct Connections {
     generation: u32,
     by_qpn: BTreeMap<Qpn, u32>,
     by_qp: BTreeMap<Qp, u32>,
-    /// The last lookup in `by_qpn`: often the next completion is of the same connection.
+    /// The result of the last lookup in `by_qpn`, because the next completion is often of the same
+    /// connection.
     last: (Qpn, u32),
     pub(super) ending: Vec<u32>,
     /// Slots of connections with their own receives that may need more.
@@ -189,7 +191,7 @@ impl Connections {
         self.want(slot);
     }
 
-    /// Lists a connection for replenishing, if it has its own receives.
+    /// Adds a connection to `wanting`, if it has its own receives.
     pub(super) fn want(&mut self, slot: u32) {
         let connection = self.at(slot).filter(|one| one.own.is_some() && !one.is_wanting);
         if let Some(connection) = connection {
@@ -198,7 +200,7 @@ impl Connections {
         }
     }
 
-    /// Unlists a connection; returns its receives if it is open.
+    /// Marks a connection as removed from `wanting`. Returns its receives if it is open.
     pub(super) fn no_longer_wanting(&mut self, slot: u32) -> Option<(Qp, &mut Receives)> {
         let connection = self.at(slot)?;
         connection.is_wanting = false;
@@ -251,8 +253,8 @@ impl Connections {
 }
 
 impl Netdev {
-    /// Creates a queue pair for the connection with this key, in RESET. [`Netdev::peering`] has its
-    /// QPN, for the REQ or the REP.
+    /// Creates a connection with this key, and its queue pair in RESET. [`Netdev::peering`] returns
+    /// the QPN for the REQ or the REP.
     pub fn connect<D: Device + ?Sized>(
         &mut self,
         device: &mut D,
@@ -301,9 +303,9 @@ impl Netdev {
         Ok(connections.insert(connection))
     }
 
-    /// Modifies a connection's queue pair. From INIT on it has receives, so it can be in RTR before
-    /// the peer learns its QPN. A change to ERR makes the connection fail without an event; it
-    /// keeps its QPN until it ends.
+    /// Modifies a connection's queue pair. From INIT on the queue pair has receives, so it can be
+    /// in RTR before the peer learns its QPN. A change to ERR makes the connection fail without an
+    /// event. The connection keeps its QPN until it ends.
     pub fn modify_connection<D: Device + ?Sized>(
         &mut self,
         device: &mut D,
@@ -322,8 +324,8 @@ impl Netdev {
     }
 
     /// Begins to end a connection. Outstanding packets are lost and counted.
-    /// [`NetdevEvent::ConnectionEnded`] follows when all buffers are back. Returns `false` if there
-    /// is no such connection or it is ending already.
+    /// [`NetdevEvent::ConnectionEnded`] follows when all buffers are returned. Returns `false` if
+    /// there is no such connection or it is ending already.
     pub fn disconnect<D: Device + ?Sized>(&mut self, device: &mut D, id: ConnectionId) -> bool {
         let connections = &mut self.connections;
         let Some(connection) = connections.get(id) else { return false };
@@ -335,16 +337,17 @@ impl Netdev {
         let qp = connection.peering.qp;
         let was = device.query_qp(qp).map(|(state, _)| state);
         let is_in_error = device.modify_qp(qp, &error).is_ok();
-        // Before RTR it has taken no receive, and there may be no last-WQE-reached event.
+        // Before RTR the queue pair has taken no receive, and there may be no last-WQE-reached
+        // event.
         let took_none = matches!(was, Ok(QpState::Reset | QpState::Init)) || !is_in_error;
         connection.last_wqe_reached |= took_none;
         connections.ending.push(id.slot);
         true
     }
 
-    /// Destroys an ending connection though not all of its buffers are back, after a timeout. A
-    /// receive that the adapter does not return is leaked. Returns `false` if the connection is not
-    /// ending or was given up before.
+    /// Makes the next poll destroy an ending connection even if not all of its buffers are
+    /// returned. Control calls it after a timeout. A receive that the adapter does not return is
+    /// leaked. Returns `false` if the connection is not ending or was given up before.
     pub fn give_up(&mut self, id: ConnectionId) -> bool {
         let connection = self.connections.get(id);
         let Some(connection) = connection.filter(|one| one.state == State::Ending) else {
@@ -370,13 +373,13 @@ impl Netdev {
         self.connections.find(id).map(|connection| connection.counts)
     }
 
-    /// The number of a connection's oldest outstanding send. While that stays the same, the peer
+    /// The number of a connection's oldest outstanding send. While it stays the same, the peer
     /// acknowledges nothing.
     pub fn oldest_send(&self, id: ConnectionId) -> Option<u32> {
         self.connections.find(id)?.sends.oldest()
     }
 
-    /// Handles an asynchronous event; returns whether it concerns a queue of this netdev.
+    /// Handles an async event. Returns whether it concerns a connection of this netdev.
     pub fn handle_event(&mut self, event: &AsyncEvent) -> bool {
         let (AsyncEvent::QpFatal(qp)
         | AsyncEvent::QpRequestError(qp)
@@ -391,12 +394,12 @@ impl Netdev {
         {
             connection.last_wqe_reached = true;
         }
-        // Each of these events means that the queue pair is in the error state.
+        // After each of these events, the queue pair is in the error state.
         self.fail(slot, None);
         true
     }
 
-    /// Fails a connection that has not failed before.
+    /// Marks an open connection as failed, and queues an event.
     pub(super) fn fail(&mut self, slot: u32, status: Option<CompletionStatus>) {
         let Some(id) = self.connections.id(slot) else { return };
         let Some(connection) = self.connections.get(id) else { return };
@@ -408,7 +411,7 @@ impl Netdev {
         }
     }
 
-    /// Destroys ending connections whose buffers are back. The completion queue must be empty.
+    /// Destroys ending connections whose buffers are returned. The completion queue must be empty.
     pub(super) fn reap<D: Device + ?Sized>(&mut self, device: &mut D) {
         for slot in std::mem::take(&mut self.connections.ending) {
             let Some(id) = self.connections.id(slot) else { continue };

@@ -2,8 +2,8 @@
 //! (RFC 4391 6, RFC 4755 2.2 and 4).
 //!
 //! A [`Netdev`] has one UD queue pair and any number of connected ones. Control creates and ends
-//! connections and sets their attributes; the netdev moves packets and reports connection events.
-//! It has no clock and queues no packet: a packet that cannot be sent now is returned with the
+//! connections and sets their attributes. The netdev moves packets and reports connection events.
+//! It has no clock and queues no packet: it returns a packet that cannot be sent now, with the
 //! reason.
 //!
 //! ```text
@@ -12,14 +12,15 @@
 //!             buffers of completed sends return to the stock and are posted as receives again
 //! ```
 //!
-//! Why one completion queue: an empty poll costs as much as a message, so one queue halves the cost
-//! of polling. It holds all completions that can be outstanding at once, so it cannot overrun.
+//! Why one completion queue for sends and receives: an empty poll costs as much as a message, so
+//! one queue halves the cost of polling. The queue holds all completions that can be outstanding at
+//! once, so it cannot overrun.
 //!
 //! Memory: `datagram_receives` buffers of the first memory and `connected_receives` of the second,
 //! independent of the number of connections, because connections share an SRQ (RFC 4755 leaves that
-//! open; with 65,524 bytes a receive, 256 receives are 16.8 MB). Where UC cannot use the SRQ, each
-//! UC connection has `own_receives` more. The netdev caches up to 64 free buffers of each memory. A
-//! connection has a ring of its outstanding sends, 16 bytes each: 1 KiB for 64.
+//! open; with 65,524 bytes a receive, 256 receives take 16.8 MB). Where UC connections cannot use
+//! the SRQ, each has `own_receives` buffers of its own. The netdev caches up to 64 free buffers of
+//! each memory. A connection has a ring of its outstanding sends, of 16 bytes each: 1 KiB for 64.
 
 mod connections;
 mod queue;
@@ -46,7 +47,8 @@ use request::Request;
 use send::free;
 use std::collections::VecDeque;
 
-/// The most completions that one [`Netdev::poll`] takes, and so the most packets it returns.
+/// The maximum number of completions that one [`Netdev::poll`] takes, and so of packets that it
+/// returns.
 pub const POLL_MAX: usize = 64;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,20 +56,21 @@ pub struct NetdevConfig {
     pub port: u8,
     /// Receives to keep posted at the UD queue pair.
     pub datagram_receives: u32,
-    /// Outstanding sends of the UD queue pair.
+    /// The maximum number of outstanding sends of the UD queue pair.
     pub datagram_sends: u32,
     /// Receives to keep posted at the SRQ of all connections; 0 disables connections.
     pub connected_receives: u32,
     /// Receives to keep posted for each UC connection that cannot use the SRQ.
     pub own_receives: u32,
-    /// Outstanding sends of each connection.
+    /// The maximum number of outstanding sends of each connection.
     pub connected_sends: u32,
-    /// The adapter's completion queue size may lower it.
+    /// The maximum number of connections. The maximum completion queue size of the adapter may
+    /// lower it.
     pub connections_max: u32,
-    /// The longest message that a connection receives, with its header (RFC 4755 5.1).
+    /// The longest message in bytes that a connection receives, with its header (RFC 4755 5.1).
     pub receive_mtu: u32,
-    /// Packets up to this length, encapsulation header included, are sent inline. The adapter's
-    /// limit may lower it.
+    /// Packets up to this length in bytes, encapsulation header included, are sent inline. The
+    /// limit of the adapter may lower it.
     pub inline_bytes_max: u32,
     /// Whether UC connections use the SRQ, if the adapter supports that.
     pub uc_shares: bool,
@@ -98,9 +101,9 @@ const DATAGRAM_BYTES_MAX: usize = 4096;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LinkAttributes {
-    /// In the port's P_Key table.
+    /// The index of the partition in the port's P_Key table.
     pub pkey_index: u16,
-    /// Of the broadcast group; used in all datagrams (RFC 4391 4.1).
+    /// The Q_Key of the broadcast group, which all datagrams use (RFC 4391 4.1).
     pub qkey: QKey,
     pub lid: Lid,
     /// The number of low LID bits that select a path.
@@ -110,9 +113,9 @@ pub struct LinkAttributes {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
-    /// Posted as datagrams.
+    /// Packets posted as datagrams.
     pub datagrams_sent: u64,
-    /// Posted on connections.
+    /// Packets posted on connections.
     pub connected_sent: u64,
     pub datagrams_received: u64,
     pub connected_received: u64,
@@ -120,7 +123,7 @@ pub struct Traffic {
     pub bytes_sent: u64,
     /// Bytes of the received packets, without the encapsulation header.
     pub bytes_received: u64,
-    /// Times that no buffer was free for a receive.
+    /// How often no buffer was free for a receive.
     pub starved: u64,
 }
 
@@ -131,13 +134,15 @@ pub enum NetdevEvent {
     ConnectionFailed {
         connection: ConnectionId,
         peering: Peering,
-        /// Of the first failed request; `None` if the peer's request was invalid.
+        /// The status of the first failed request. `None` if an async event reported the failure,
+        /// for example an invalid request of the peer.
         status: Option<CompletionStatus>,
     },
     /// The UD queue pair failed and is stopping. Start the netdev again once
     /// [`Netdev::is_stopped`].
     DatagramsFailed { status: CompletionStatus },
-    /// A disconnected connection is destroyed, and all its buffers are back.
+    /// A disconnected connection was destroyed. Its buffers are returned, except for those that
+    /// [`Netdev::give_up`] left with the adapter.
     ConnectionEnded { connection: ConnectionId, peering: Peering },
 }
 
@@ -145,9 +150,9 @@ pub enum NetdevEvent {
 enum State {
     Stopped,
     Started,
-    /// In SQE after a failed send, until all outstanding sends are back.
+    /// In SQE after a failed send, until all outstanding sends have completed.
     Stalled,
-    /// In ERR until all outstanding requests are back.
+    /// In ERR, until all outstanding requests have completed.
     Stopping,
 }
 
@@ -170,11 +175,11 @@ pub struct Netdev {
     datagrams: Datagrams,
     connections: Connections,
     link: LinkAttributes,
-    /// UD queue pairs of the interface's other workers at this port.
+    /// The UD queue pairs of the interface's other workers on this port.
     siblings: Vec<Qpn>,
     /// Whether the link is an InfiniBand subnet, with LIDs (not RoCE).
     is_subnet: bool,
-    /// Encapsulation header included.
+    /// The longest datagram in bytes, encapsulation header included.
     datagram_bytes: usize,
     traffic: Traffic,
     drops: PacketDrops,
@@ -184,9 +189,9 @@ pub struct Netdev {
 }
 
 impl Netdev {
-    /// Creates a stopped netdev. Its address handles must be of protection domain `pd`. Datagrams
-    /// are received into `small`, messages of connections into `large`; packets of either can be
-    /// sent. Several netdevs may share both memories.
+    /// Creates a stopped netdev. The address handles of its routes must be of protection domain
+    /// `pd`. The netdev receives datagrams into `small` and messages of connections into `large`.
+    /// It can send packets in either. Several netdevs may share both memories.
     pub fn new<D: Device + ?Sized>(
         device: &mut D,
         pd: Pd,
@@ -253,13 +258,13 @@ impl Netdev {
         })
     }
 
-    /// The UD queue pair's number, which is part of the interface's link address and never
+    /// The QPN of the UD queue pair, which is part of the interface's link-layer address and never
     /// changes.
     pub fn qpn(&self) -> Qpn {
         self.datagrams.qpn
     }
 
-    /// For attaching to multicast groups.
+    /// The UD queue pair, to attach it to multicast groups.
     pub fn datagram_qp(&self) -> Qp {
         self.datagrams.qp
     }
@@ -270,7 +275,7 @@ impl Netdev {
         self.siblings.push(qpn);
     }
 
-    /// To be armed before a sleep.
+    /// The completion queue, which the caller arms before a sleep.
     pub fn cq(&self) -> Cq {
         self.cq
     }
@@ -284,7 +289,7 @@ impl Netdev {
         self.traffic
     }
 
-    /// Buffers that are neither free nor posted as receives. For tests of leaks.
+    /// The number of buffers that are neither free nor posted as receives, for tests of leaks.
     pub fn buffers_in_use(&self) -> usize {
         self.small.in_use() + self.large.in_use()
     }
@@ -302,7 +307,7 @@ impl Netdev {
         self.events.pop_front()
     }
 
-    /// Starts a stopped netdev: brings the UD queue pair to RTS. On failure the netdev stops
+    /// Starts a stopped netdev: brings the UD queue pair to RTS. If this fails, the netdev stops
     /// again.
     pub fn start<D: Device + ?Sized>(
         &mut self,
@@ -341,9 +346,9 @@ impl Netdev {
         device.modify_qp(qp, &QpAttributes { sq_psn: Some(Psn::new(0)), ..to(QpState::Rts) })
     }
 
-    /// Stops the UD queue pair; connections stay. Call [`Netdev::poll`] until
-    /// [`Netdev::is_stopped`]: then all buffers of the UD queue pair are back, and the netdev can
-    /// start again.
+    /// Stops the UD queue pair; connections continue. Call [`Netdev::poll`] until
+    /// [`Netdev::is_stopped`]. Then all buffers of the UD queue pair are returned, and the netdev
+    /// can start again.
     pub fn stop<D: Device + ?Sized>(&mut self, device: &mut D) -> Result<(), VerbsError> {
         if self.datagrams.state == State::Stopped {
             return Ok(());
@@ -398,7 +403,7 @@ impl Netdev {
         Ok(())
     }
 
-    /// Leaves SQE or ERR once the outstanding requests are back.
+    /// Leaves SQE or ERR once the outstanding requests have completed.
     #[cold]
     fn finish_transition<D: Device + ?Sized>(&mut self, device: &mut D) {
         let Self { datagrams, small, large, events, .. } = self;
@@ -425,7 +430,8 @@ impl Netdev {
     }
 }
 
-/// Outstanding requests, at most: of each connection, and of all other queues together.
+/// The maximum number of outstanding requests: of each connection, and of all other queues
+/// together.
 fn outstanding(config: &NetdevConfig) -> (u32, u32) {
     let own = if config.uc_shares { 0 } else { config.own_receives };
     let connection = SendQueue::capacity(config.connected_sends) + own;
@@ -433,7 +439,7 @@ fn outstanding(config: &NetdevConfig) -> (u32, u32) {
     (connection, datagrams.saturating_add(config.connected_receives))
 }
 
-/// Outstanding requests of all queues together, at most.
+/// The maximum number of outstanding requests of all queues together.
 fn completions_max(config: &NetdevConfig) -> u32 {
     let (connection, rest) = outstanding(config);
     rest.saturating_add(config.connections_max.saturating_mul(connection))

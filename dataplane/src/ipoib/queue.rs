@@ -1,13 +1,13 @@
 //! Outstanding requests: the sends of a queue pair with their buffers, and the count of receives.
 //!
-//! The adapter owns a buffer from the post to the completion. Most posts are unsignaled. The last
-//! send of a batch that posts a buffer is signaled, so that no buffer waits for later traffic.
-//! Inline sends leave no buffer outstanding, only a slot: one in [`UNSIGNALED_MAX`] is signaled.
+//! The adapter owns a buffer from the post to the completion. Most sends are unsignaled. If a batch
+//! posts a buffer, its last send is signaled, so that no buffer waits for later traffic. An inline
+//! send leaves no buffer outstanding, only a slot, so only one in [`UNSIGNALED_MAX`] is signaled.
 
 use pollux_mem::Buf;
 use pollux_verbs::SendFlags;
 
-/// Consecutive sends with at most one signaled.
+/// The maximum distance between two signaled sends.
 pub(super) const UNSIGNALED_MAX: u32 = 32;
 
 /// Outstanding sends of a queue pair, oldest first.
@@ -20,12 +20,12 @@ pub(super) struct SendQueue {
     /// One past the last signaled send.
     signaled_end: u32,
     unsignaled: u32,
-    /// A buffer was posted since the last signaled send.
+    /// Whether a buffer was posted since the last signaled send.
     holds_unsignaled_buffer: bool,
 }
 
 impl SendQueue {
-    /// At least two sends a round are signaled.
+    /// A queue for at least `requests_max` sends.
     pub(super) fn new(requests_max: u32) -> Self {
         let slots = Self::capacity(requests_max);
         let held = (0..slots).map(|_| None).collect();
@@ -53,7 +53,7 @@ impl SendQueue {
         self.tail.wrapping_sub(self.head)
     }
 
-    /// The number of the send at index `behind` of a batch.
+    /// The sequence number of the send at index `behind` of a batch.
     #[inline]
     pub(super) fn number(&self, behind: usize) -> u32 {
         self.tail.wrapping_add(behind as u32)
@@ -71,8 +71,8 @@ impl SendQueue {
         SendFlags::SIGNALED
     }
 
-    /// The adapter accepted part of a batch, perhaps without its signaled send: signals the next
-    /// send.
+    /// Signals the next send, after the adapter accepted only part of a batch, perhaps without its
+    /// signaled send.
     pub(super) fn signal_next(&mut self) {
         self.unsignaled = UNSIGNALED_MAX;
     }
@@ -92,8 +92,8 @@ impl SendQueue {
         }
     }
 
-    /// Completes the send of this number and all before it: their buffers go to `free`. Returns
-    /// `false` if the send is not outstanding.
+    /// Completes the send with this number and all sends before it, and passes their buffers to
+    /// `free`. Returns `false` if the send is not outstanding.
     #[inline]
     pub(super) fn retire(&mut self, number: u32, mut free: impl FnMut(Buf)) -> bool {
         let count = number.wrapping_sub(self.head).wrapping_add(1);
@@ -147,8 +147,8 @@ impl Receives {
         Self { posted: 0, target }
     }
 
-    /// How many to post now: none until a quarter of the target (at most `batch`) is
-    /// missing, since a few are not worth a doorbell.
+    /// How many receives to post now. None until a quarter of the target (at most `batch`) is
+    /// missing, because fewer receives are not worth a doorbell.
     #[inline]
     pub(super) fn wanted(&self, batch: u32) -> u32 {
         let missing = self.target.saturating_sub(self.posted);

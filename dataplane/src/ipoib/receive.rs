@@ -1,7 +1,8 @@
-//! Receiving packets and retiring sends: polls completions, returns packets.
+//! Reception: polls completions, returns received packets, and completes sends.
 //!
-//! Unicast is accepted as a datagram or on a connection, with a GRH or without (RFC 4755 7,
-//! RFC 4391 6). Any error of a peer is a counted drop, and the buffer becomes the next receive.
+//! Unicast packets are accepted as datagrams and on connections, with a GRH or without (RFC 4755 7,
+//! RFC 4391 6). An invalid packet is dropped and counted, and its buffer is used for the next
+//! receive.
 
 use super::queue::Receives;
 use super::send::{NO_SGE, free};
@@ -36,7 +37,7 @@ pub enum RxSource {
         lid: Lid,
         /// The sending port's GID, if there was a GRH.
         gid: Option<Gid>,
-        /// The multicast group that it was sent to.
+        /// The multicast group to which the packet was sent.
         group: Option<Gid>,
     },
     Connection(ConnectionId),
@@ -44,8 +45,8 @@ pub enum RxSource {
 
 impl Netdev {
     /// Polls at most [`POLL_MAX`](super::POLL_MAX) completions, appends the received packets to
-    /// `received` and posts new receives. Returns the number of completions. `own` gives the
-    /// verdicts.
+    /// `received` and posts new receives. Returns the number of completions. The local addresses in
+    /// `own` decide the verdicts.
     pub fn poll<D: Device + ?Sized>(
         &mut self,
         device: &mut D,
@@ -54,7 +55,7 @@ impl Netdev {
     ) -> Result<usize, VerbsError> {
         let mut completions = std::mem::take(&mut self.completions);
         let polled = device.poll(self.cq, &mut completions);
-        // The adapter's writes to buffers are visible after its completions.
+        // Orders the reads of buffers after the completions that report them.
         fence(Ordering::Acquire);
         let count = *polled.as_ref().unwrap_or(&0);
         for completion in &completions[..count] {
@@ -73,7 +74,7 @@ impl Netdev {
         Ok(count)
     }
 
-    /// `None` if no buffer is free or long enough.
+    /// Allocates a buffer for `bytes` bytes. `None` if no buffer is free or long enough.
     #[inline]
     pub fn buffer(&mut self, bytes: usize) -> Option<Buf> {
         let stocks = [&mut self.small, &mut self.large];
@@ -81,8 +82,8 @@ impl Netdev {
         fitting.find_map(|stock| stock.cache.alloc())
     }
 
-    /// A packet in memory that is registered here: the packet itself, or a copy. `None` if no
-    /// buffer is free or long enough.
+    /// A packet in memory that this netdev has registered: the packet itself, or a copy. `None` if
+    /// no buffer is free or long enough.
     #[inline]
     pub fn adopt(&mut self, packet: Buf) -> Option<Buf> {
         if self.small.holds(&packet) || self.large.holds(&packet) {
@@ -91,8 +92,8 @@ impl Netdev {
         self.copy(&packet)
     }
 
-    /// A copy of a packet, in memory that is registered here. `None` if no buffer is free or long
-    /// enough.
+    /// A copy of a packet, in memory that this netdev has registered. `None` if no buffer is free
+    /// or long enough.
     #[inline]
     pub fn copy(&mut self, packet: &Buf) -> Option<Buf> {
         let mut copy = self.buffer(packet.len())?;
@@ -192,8 +193,8 @@ impl Netdev {
         }
     }
 
-    /// Parses a datagram and sets the buffer's window to the packet; or the reason of the drop,
-    /// `None` if there was no packet.
+    /// Parses a datagram and sets the buffer's window to the packet. An error is the reason of the
+    /// drop, or `None` if there was no packet.
     #[inline]
     fn read_datagram(
         &mut self,
@@ -248,8 +249,8 @@ impl Netdev {
         Ok(Read { headers, from: RxSource::Connection(id) })
     }
 
-    /// A receive of the UD queue pair failed: the queue pair is in the error state, by `stop` or by
-    /// itself.
+    /// Handles a failed receive of the UD queue pair: the queue pair is in the error state, because
+    /// of `stop` or of a failure.
     #[cold]
     fn datagrams_failed(&mut self, status: CompletionStatus) -> Option<PacketDrop> {
         if matches!(self.datagrams.state, State::Started | State::Stalled) {
@@ -259,7 +260,7 @@ impl Netdev {
         receive_failed(status)
     }
 
-    /// Posts receives to every queue that misses enough of them.
+    /// Posts receives to every queue where enough are missing.
     #[inline]
     pub(super) fn replenish<D: Device + ?Sized>(&mut self, device: &mut D) {
         if self.datagrams.state == State::Started {
@@ -290,8 +291,8 @@ impl Netdev {
         self.traffic.starved += u64::from(!full);
     }
 
-    /// Posts receives to connections with their own: to those in `wanting`, because a receive
-    /// completed since or buffers ran out.
+    /// Posts receives to connections with their own receives. These are the connections in
+    /// `wanting`: a receive has completed since the last post, or there were no buffers.
     fn replenish_own<D: Device + ?Sized>(&mut self, device: &mut D) {
         let window = (DATA, self.config.receive_mtu as usize);
         for slot in std::mem::take(&mut self.connections.wanting) {
@@ -321,7 +322,7 @@ impl Read {
     }
 }
 
-/// The drop reason of a failed receive; `None` for a flushed one, which had no packet.
+/// The drop reason of a failed receive. `None` for a flushed receive, which had no packet.
 fn receive_failed(status: CompletionStatus) -> Option<PacketDrop> {
     (status != CompletionStatus::Flushed).then_some(PacketDrop::ReceiveFailed)
 }
@@ -329,8 +330,8 @@ fn receive_failed(status: CompletionStatus) -> Option<PacketDrop> {
 /// The offset of the encapsulation header in a buffer.
 const DATA: usize = PACKET_OFFSET - HEADER;
 
-/// The GRH before a datagram, if there is one. On Ethernet there may be an IPv4 header instead
-/// (IBA A17.4.5), which is not needed here.
+/// The GRH before a datagram, if there is one. On Ethernet there may be an IPv4 header in its place
+/// (IBA A17.4.5), which is ignored.
 #[inline]
 fn read_grh(source: &Source, is_subnet: bool, buf: &mut Buf) -> Result<Option<Grh>, PacketDrop> {
     if !source.has_grh {
@@ -346,8 +347,8 @@ fn read_grh(source: &Source, is_subnet: bool, buf: &mut Buf) -> Result<Option<Gr
 }
 
 impl LinkAttributes {
-    /// Whether a datagram comes from the local port. Two ports may have the same QPN, so the GID of
-    /// the GRH decides, or without a GRH the LID, with the path bits masked.
+    /// Whether a datagram comes from the local port. Queue pairs of two ports may have the same
+    /// QPN, so the source GID decides, or without a GRH the source LID without its path bits.
     #[inline]
     fn is_own_port(&self, source: &Source, grh: Option<&Grh>, is_subnet: bool) -> bool {
         match grh {
@@ -357,8 +358,8 @@ impl LinkAttributes {
     }
 }
 
-/// Strips the encapsulation header and parses the packet. Management datagrams are allowed only
-/// where they are sent in band.
+/// Strips the encapsulation header and parses the packet. MADs are accepted only with `takes_mads`,
+/// on links where they are sent in band.
 #[inline]
 fn decapsulate(buf: &mut Buf, takes_mads: bool) -> Result<PacketHeaders, PacketDrop> {
     let (header, packet) = IpoibHeader::read(buf.bytes()).map_err(|_| PacketDrop::Runt)?;
@@ -450,7 +451,7 @@ mod tests {
         );
         assert_eq!(read(version_4, true, true), Err(PacketDrop::Grh));
         assert_eq!(read(udp, true, true), Err(PacketDrop::Grh));
-        // On Ethernet it may be an IPv4 header, or IPv6 with UDP behind.
+        // On Ethernet there may be an IPv4 header instead, or an IPv6 header followed by UDP.
         assert_eq!(read(version_4, true, false), Ok(None));
         assert_eq!(read(udp, true, false), Ok(Some(udp)));
     }

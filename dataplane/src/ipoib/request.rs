@@ -1,8 +1,8 @@
-//! The request ID (`wr_id`), which names the queue, connection and request of a completion.
+//! The request ID (`wr_id`), which identifies the queue, connection and request of a completion.
 //!
-//! A completion is matched to its request by a shift and a mask, and a foreign ID matches nothing.
-//! Sends of a connection carry its generation, so a completion after the end of the connection
-//! does not match the next user of its slot.
+//! A completion is matched to its request by shifts and masks, and an unknown ID matches no
+//! request. Sends of a connection carry its generation, so a completion after the end of the
+//! connection does not match the next connection in its slot.
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Request {
@@ -21,9 +21,9 @@ pub(super) enum Request {
     },
 }
 
-/// Bits of a slot, below the generation.
+/// The number of bits of a slot, which are below the generation.
 pub(super) const SLOT_BITS: u32 = 20;
-/// Bits of a generation, below the kind.
+/// The number of bits of a generation, which are below the kind.
 pub(super) const GENERATION_BITS: u32 = 9;
 
 impl Request {

@@ -1,8 +1,8 @@
-//! Sending: prepends the encapsulation header, and rings one doorbell for each run of packets to
-//! one queue pair.
+//! Transmission: prepends the encapsulation header, and rings one doorbell for each run of packets
+//! to the same queue pair.
 //!
-//! Packets of a batch keep their order, and so do those of a flow. A run ends where the next packet
-//! uses another queue pair; all datagrams use the UD queue pair.
+//! The packets of a batch are posted in order, so the packets of a flow stay in order. A run ends
+//! where the next packet uses another queue pair. All datagrams use the UD queue pair.
 
 use super::{HEADER, Netdev, Request, State};
 use crate::neighbor::{Connected, DatagramRoute, Route};
@@ -25,12 +25,12 @@ pub struct Outgoing {
     pub route: Route,
 }
 
-/// The packet is unchanged.
+/// A packet that was not sent. The packet is unchanged.
 #[derive(Debug)]
 pub struct Refused {
     pub why: Refusal,
     pub outgoing: Outgoing,
-    /// If the packet is too big.
+    /// The MTU of the route, if the packet is too big.
     pub mtu: Option<u32>,
 }
 
@@ -45,7 +45,8 @@ const NO_REQUEST: SendRequest<'_> =
     SendRequest { id: 0, op: SendOp::Send, flags: SendFlags::NONE, data: Data::EMPTY };
 
 impl Netdev {
-    /// Empties `batch`. Refused packets are appended to `refused`, unchanged.
+    /// Sends all packets of `batch` and empties it. Refused packets are appended to `refused`,
+    /// unchanged.
     pub fn send<D: Device + ?Sized>(
         &mut self,
         device: &mut D,
@@ -53,7 +54,7 @@ impl Netdev {
         refused: &mut Vec<Refused>,
     ) {
         self.admit_all(batch, refused);
-        // The contents of the buffers are visible before the adapter reads them.
+        // Makes the contents of the buffers visible before the adapter reads them.
         fence(Ordering::Release);
         let mut left = batch.drain(..);
         while let Some(first) = left.as_slice().first() {
@@ -65,7 +66,7 @@ impl Netdev {
                 _ => self.post::<D, BATCH>(device, target, run, &mut left),
             };
             if let Some(why) = why {
-                // A stale address handle concerns one packet; the others may be sent.
+                // A stale address handle affects only one packet; the others may be sent.
                 let count = if why == Refusal::Stale { 1 } else { run - accepted };
                 self.refuse_all(why, left.by_ref().take(count), refused);
             }
@@ -91,7 +92,7 @@ impl Netdev {
         refused[before..].iter().for_each(|one| self.refusals.count(one.why));
     }
 
-    /// Prepends the header to a packet that can be sent; otherwise gives the reason and, for a
+    /// Prepends the header to a packet that can be sent. Otherwise returns the reason and, for a
     /// packet that is too big, the MTU.
     #[inline]
     fn admit(&self, outgoing: &mut Outgoing) -> Result<(), (Refusal, Option<u32>)> {
@@ -144,8 +145,8 @@ impl Netdev {
         }
     }
 
-    /// Posts the next `run` packets, at most `N`, to one queue pair. Returns the number accepted,
-    /// and the reason if that is not all.
+    /// Posts the next `run` packets, at most `N`, to one queue pair. Returns the number of accepted
+    /// packets, and the reason if not all were accepted.
     #[inline]
     fn post<D: Device + ?Sized, const N: usize>(
         &mut self,
@@ -244,9 +245,9 @@ fn uses_same_qp(one: &Route, other: &Route) -> bool {
     }
 }
 
-/// The datagram adjacency for a packet of so many bytes: of the route itself, or the fallback of a
-/// connection that is not open. A packet too long for the fallback is refused as disconnected and
-/// not as too big, because the connection will be back.
+/// The datagram adjacency for a packet of this length: the route itself, or the fallback of a
+/// connection that is not open. A packet that is too long for the fallback is refused as
+/// disconnected and not as too big, because control will restore the connection.
 #[inline]
 fn datagram(route: &Route, bytes: u32) -> Result<&DatagramRoute, Refusal> {
     match route {

@@ -1,14 +1,16 @@
-//! A map from addresses to numbers: open addressing, half empty, one multiplication to hash.
+//! A hash map from addresses to numbers: open addressing, at most half full, with a hash of one
+//! multiplication.
 //!
-//! Why not `HashMap`: its hash costs more than the rest of a lookup, and its order differs from run
-//! to run. The seed is secret, so that no peer on the link can choose addresses that all collide.
+//! Why not `HashMap`: its hash costs more than the rest of a lookup, and its iteration order
+//! differs from run to run. The seed is secret, so that no peer on the link can choose addresses
+//! that collide.
 
 use pollux_wire::address::Gid;
 use std::net::IpAddr;
 
 pub(crate) type Key = u128;
 
-/// IPv4 addresses are mapped to IPv6.
+/// The key of an address. An IPv4 address has the key of its IPv4-mapped IPv6 address.
 #[inline]
 pub(crate) fn key_of(address: IpAddr) -> Key {
     match address {
@@ -17,7 +19,7 @@ pub(crate) fn key_of(address: IpAddr) -> Key {
     }
 }
 
-/// The MGID of a group differs from every unicast address.
+/// The key of a group. Its MGID differs from every unicast address.
 #[inline]
 pub(crate) fn key_of_group(mgid: Gid) -> Key {
     Key::from_be_bytes(mgid.0)
@@ -61,7 +63,7 @@ impl KeyMap {
         self.find_hashed(key, hash(key, self.seed))
     }
 
-    /// The hash is that of the key.
+    /// As [`KeyMap::find`], with the hash of the key.
     #[inline]
     pub(crate) fn find_hashed(&self, key: Key, hash: u64) -> Option<u32> {
         let mask = self.slots.len() - 1;
@@ -78,7 +80,7 @@ impl KeyMap {
         }
     }
 
-    /// Returns the previous number.
+    /// Returns the previous value of the key.
     pub(crate) fn insert(&mut self, key: Key, value: u32) -> Option<u32> {
         debug_assert_ne!(value, NOTHING);
         if 2 * (self.len + 1) > self.slots.len() {
@@ -90,7 +92,7 @@ impl KeyMap {
         (former.value != NOTHING).then_some(former.value)
     }
 
-    /// Returns the previous number.
+    /// Returns the previous value of the key.
     pub(crate) fn remove(&mut self, key: Key) -> Option<u32> {
         let mask = self.slots.len() - 1;
         let mut hole = self.slot_for(key);
@@ -99,7 +101,8 @@ impl KeyMap {
             return None;
         }
         self.len -= 1;
-        // Moves later entries of the probe sequence up into the hole.
+        // Moves later entries of the probe sequence into the hole, so that a lookup still finds
+        // them.
         let mut at = (hole + 1) & mask;
         while self.slots[at].value != NOTHING {
             let home = hash(self.slots[at].key, self.seed) as usize & mask;

@@ -1,13 +1,13 @@
-//! The neighbor table: the adjacency of each next hop. A worker has its own, which its port driver
-//! writes on commands of control, and looks up each packet once.
+//! The neighbor table: the adjacency of each next hop. A worker has its own table, which its port
+//! driver changes on commands from control. Each packet takes one lookup.
 //!
-//! An address maps to a peer, and a peer to a [`Route`]. Several addresses may map to one peer
-//! (RFC 4755 2.3), so a change of the peer's connection is written once. Multicast groups are in
-//! the same map, by MGID, so every destination takes one lookup.
+//! An address maps to a peer, and a peer to a [`Route`]. Several addresses may map to one peer (RFC
+//! 4755 2.3), so a change of the peer's connection is written once. Multicast groups are in the
+//! same map, by MGID, so every destination takes only one lookup.
 //!
 //! Why shards: workers read immutable published versions. A version consists of several hundred
-//! shared parts, and a change copies only the parts that it touches, so adding a neighbor to a
-//! table of 65,536 does not copy the others.
+//! parts, which versions share. A change copies only the parts that it touches, so adding a
+//! neighbor to a table of 65,536 does not copy the whole table.
 
 pub(crate) mod keys;
 
@@ -20,9 +20,9 @@ use pollux_wire::keys::PKey;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// Multicast groups included.
+/// The maximum number, multicast groups included.
 pub const PEERS_MAX: u32 = 1 << 16;
-/// Multicast groups included.
+/// The maximum number, multicast groups included.
 pub const ADDRESSES_MAX: usize = 1 << 18;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -38,15 +38,15 @@ pub enum Route {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DatagramRoute {
-    /// Of the port or the group.
+    /// The address handle of the peer's port or of the group.
     pub ah: Ah,
     /// [`Qpn::MULTICAST`] for a group.
     pub qpn: Qpn,
-    /// The longest IP packet on this route.
+    /// The longest IP packet on this route, in bytes.
     pub mtu: u32,
 }
 
-/// The generation distinguishes it from later users of its slot.
+/// A connection of a netdev. The generation distinguishes it from later connections in its slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConnectionId {
     pub(crate) slot: u32,
@@ -56,9 +56,9 @@ pub struct ConnectionId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Connected {
     pub connection: ConnectionId,
-    /// The longest IP packet on this connection.
+    /// The longest IP packet on this connection, in bytes.
     pub mtu: u32,
-    /// For packets that fit in a datagram when the connection has ended.
+    /// The route for packets that fit in a datagram, while the connection is not open.
     pub fallback: Option<DatagramRoute>,
 }
 
@@ -80,7 +80,7 @@ pub struct Peer(u32);
 const SHARDS: usize = 256;
 const PEERS_PER_PART: usize = 64;
 
-/// A version of the table. Links of InfiniBand have a [`Route`] to each peer.
+/// A version of the table. On an InfiniBand link, the adjacency of a peer is a [`Route`].
 #[derive(Clone, Debug)]
 pub struct Routes<R = Route> {
     shards: Box<[Arc<KeyMap>; SHARDS]>,
@@ -97,7 +97,7 @@ impl<R: Copy + Default> Routes<R> {
         Self { shards, peers: Vec::new(), p_key, scope, seed }
     }
 
-    /// `to` is a next hop or a group.
+    /// The adjacency of a next hop or a multicast group.
     #[inline]
     pub fn route(&self, to: IpAddr) -> R {
         let key = self.key(to);
@@ -121,13 +121,13 @@ impl<R: Copy + Default> Routes<R> {
     }
 }
 
-/// The low bits of the hash choose the slot within the shard.
+/// The shard of a hash, by its high bits. The low bits choose the slot within the shard.
 #[inline]
 fn shard_of(hash: u64) -> usize {
     (hash >> 56) as usize
 }
 
-/// The table as the port driver writes it. Readers see changes when they are published.
+/// The table as the port driver changes it. Readers see the changes when they are published.
 pub struct RouteTable<R = Route> {
     publisher: Publisher<Routes<R>>,
     next: Routes<R>,
@@ -149,7 +149,7 @@ impl<R: Copy + Default + Send + Sync + 'static> RouteTable<R> {
         self.publisher.reader()
     }
 
-    /// `None` if there are [`PEERS_MAX`].
+    /// Adds a peer. `None` if there are [`PEERS_MAX`] peers already.
     pub fn add_peer(&mut self, route: R) -> Option<Peer> {
         let peer = self.free.pop().or_else(|| self.fresh())?;
         self.bound[peer.0 as usize] = Some(0);
@@ -169,7 +169,7 @@ impl<R: Copy + Default + Send + Sync + 'static> RouteTable<R> {
         Some(Peer(next))
     }
 
-    /// Returns `false` if there is no such peer.
+    /// Sets the adjacency of a peer. Returns `false` if there is no such peer.
     pub fn set(&mut self, peer: Peer, route: R) -> bool {
         let at = peer.0 as usize;
         let exists = self.bound.get(at).is_some_and(Option::is_some);
@@ -179,7 +179,7 @@ impl<R: Copy + Default + Send + Sync + 'static> RouteTable<R> {
         exists
     }
 
-    /// Returns `false` if addresses map to it or it does not exist.
+    /// Removes a peer. Returns `false` if addresses map to it or it does not exist.
     pub fn remove_peer(&mut self, peer: Peer) -> bool {
         let is_unbound = self.bound.get(peer.0 as usize) == Some(&Some(0));
         if is_unbound {
@@ -191,7 +191,7 @@ impl<R: Copy + Default + Send + Sync + 'static> RouteTable<R> {
     }
 
     /// Maps an address to a peer and replaces its former mapping. Returns `false` if there is no
-    /// such peer or the table is full. A multicast address maps the group of the link.
+    /// such peer or the table is full. A multicast address stands for its group on the link.
     pub fn bind(&mut self, address: IpAddr, peer: Peer) -> bool {
         self.bind_key(self.next.key(address), peer)
     }
@@ -201,7 +201,7 @@ impl<R: Copy + Default + Send + Sync + 'static> RouteTable<R> {
         self.bind_key(key_of_group(mgid), peer)
     }
 
-    /// Returns the peer that the address mapped to.
+    /// Removes the mapping of an address. Returns the peer to which it mapped.
     pub fn unbind(&mut self, address: IpAddr) -> Option<Peer> {
         self.unbind_key(self.next.key(address))
     }
@@ -215,8 +215,8 @@ impl<R: Copy + Default + Send + Sync + 'static> RouteTable<R> {
         self.publisher.publish(self.next.clone());
     }
 
-    /// Drops versions without readers; returns how many are left. With none left, the address
-    /// handles and connections that only they named can be destroyed.
+    /// Drops old versions without readers, and returns how many are left. With none left, the
+    /// address handles and connections that only old versions contained can be destroyed.
     pub fn reclaim(&mut self) -> usize {
         self.publisher.reclaim()
     }
@@ -268,7 +268,7 @@ mod tests {
         Route::Datagram(DatagramRoute { ah: Ah(nth), qpn: Qpn(nth), mtu: 2044 })
     }
 
-    /// Few addresses, so that operations share them: of both families and groups.
+    /// One of a few addresses of both families and of groups, so that operations collide.
     fn address(nth: u8) -> IpAddr {
         match nth % 3 {
             0 => IpAddr::from([10, 0, 0, nth]),

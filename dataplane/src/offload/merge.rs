@@ -1,9 +1,9 @@
-//! Consecutive packets of a flow become a unit of TCP segments.
+//! Merges consecutive TCP packets of a flow into a unit of segments.
 //!
-//! A unit is made of packets that segmentation makes of it again, and of no others: so what the
-//! receiver's kernel gets is what the sender sent. All fields are equal but those that
-//! [`super::segment`] sets; the checksums are right; and only the last packet may be shorter or
-//! have PSH. Packets with other flags than ACK and PSH are not merged.
+//! Packets are merged only if segmentation of the unit restores exactly these packets. So the
+//! receiver's kernel gets what the sender has sent. All header fields must be equal except for
+//! those that [`super::segment`] sets, the checksums must be valid, and only the last packet may be
+//! shorter or have PSH. Packets with other flags than ACK and PSH are not merged.
 
 use super::segment::{pseudo_header, set_v4, set_v6_payload};
 use crate::headers::{Form, PacketHeaders};
@@ -20,11 +20,11 @@ const UNIT_BYTES_MAX: usize = u16::MAX as usize;
 const FLAGS_AT: usize = 13;
 const CHECKSUM_AT: usize = 16;
 const PSH: u8 = 0x08;
-/// Reserved bits: in byte 6 of IPv4, and in byte 12 of TCP.
+/// The reserved bits in byte 6 of an IPv4 header, and in byte 12 of a TCP header.
 const RESERVED_V4: u8 = 0x80;
 const RESERVED_TCP: u8 = 0x0f;
 
-/// A packet of one segment that may become part of a unit.
+/// A packet that may become part of a unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Part<'a> {
     ip: IpFields,
@@ -44,13 +44,13 @@ enum IpFields {
 #[derive(Clone, Debug)]
 pub struct TcpRun {
     ip: IpFields,
-    /// The sequence number is that of the next packet.
+    /// The TCP header that the next packet must have, except for its checksum and PSH.
     tcp: TcpHeader,
     options: [u8; TcpHeader::LEN_MAX - TcpHeader::LEN],
     option_bytes: usize,
     pseudo: PseudoHeader,
     segment_bytes: usize,
-    /// Bytes and packets so far.
+    /// The bytes and packets of the unit so far.
     unit_bytes: usize,
     count: u16,
     /// No other packet can follow.
@@ -58,7 +58,7 @@ pub struct TcpRun {
 }
 
 impl TcpRun {
-    /// `None` if the packet must be sent by itself.
+    /// `None` if the packet cannot be part of a unit.
     pub fn begin(packet: &[u8]) -> Option<Self> {
         let part = Part::parse(packet)?;
         if part.tcp.psh {
@@ -82,12 +82,13 @@ impl TcpRun {
         })
     }
 
-    /// Of each packet.
+    /// The length of the headers of each packet.
     pub const fn header_bytes(&self) -> usize {
         self.ip_bytes() + TcpHeader::LEN + self.option_bytes
     }
 
-    /// `false` if the packet does not continue the unit.
+    /// Appends a packet. Returns `false`, without a change, if the packet does not continue the
+    /// unit.
     pub fn append(&mut self, packet: &[u8]) -> bool {
         let Some(part) = Part::parse(packet) else { return false };
         let next = TcpHeader { checksum: part.tcp.checksum, psh: part.tcp.psh, ..self.tcp };
@@ -108,8 +109,9 @@ impl TcpRun {
         continues
     }
 
-    /// Makes the headers of the first packet those of the unit. The payloads of the others follow
-    /// it. A packet alone stays as it is.
+    /// Changes the headers of the first packet to those of the unit, and returns the header for the
+    /// kernel. The caller sends the payloads of the other packets after the first packet. A single
+    /// packet is not changed.
     pub fn finish(&self, first: &mut [u8]) -> VnetHeader {
         match self.count > 1 && first.len() >= self.header_bytes() {
             true => self.write_unit(first).unwrap_or_default(),
@@ -151,7 +153,7 @@ impl TcpRun {
 }
 
 impl<'a> Part<'a> {
-    /// `None` if the packet must be sent by itself.
+    /// `None` if the packet cannot be part of a unit.
     fn parse(packet: &'a [u8]) -> Option<Self> {
         let headers = PacketHeaders::parse_ip(packet).ok()?;
         let is_plain = headers.protocol == IpProtocol::TCP && headers.form == Form::Plain;
@@ -190,7 +192,8 @@ impl IpFields {
         })
     }
 
-    /// Whether `next` follows after `count` packets: the identification counts packets.
+    /// Whether `next` is the header after `count` packets. The IPv4 identification must increase by
+    /// one per packet.
     fn is_followed_by(&self, next: &Self, count: u16) -> bool {
         match (self, next) {
             (Self::V4(first), Self::V4(next)) => {

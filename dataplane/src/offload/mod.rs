@@ -1,14 +1,16 @@
-//! Work that a kernel leaves to a device, and that its ports do here: checksums, and TCP segments
-//! that pass the kernel as one packet.
+//! Offloads: work that a kernel leaves to its network device, and that ports do here. It consists
+//! of checksums and the segmentation of TCP.
 //!
-//! 1. [`complete_checksum`]: a checksum of which the sender has summed the pseudo header only;
-//! 2. [`segment`]: a unit of TCP segments becomes the packets that it stands for (TSO);
-//! 3. [`merge`]: consecutive packets of a flow become a unit again (GRO).
+//! 1. [`complete_checksum`]: completes a checksum for which the sender has summed only the pseudo
+//!    header;
+//! 2. [`segment`]: splits a unit of TCP segments, which passes the kernel as one packet, into the
+//!    packets that it stands for (TSO);
+//! 3. [`merge`]: merges consecutive packets of a flow into a unit (GRO).
 //!
-//! Why units are segmented even where one would fit a link: a unit stands for packets that fit the
-//! path MTU of its sender. A router with a smaller MTU would refuse it as one packet, and the
-//! sender, whose packets are smaller already, could not react. A sender with a large path MTU makes
-//! large packets, which are not segmented.
+//! Why a unit is segmented even if it would fit the link as one packet: it stands for packets that
+//! fit the path MTU of its sender. A router with a smaller MTU would refuse the one packet, and the
+//! sender could not react, because its packets are smaller already. A sender with a large path MTU
+//! sends large packets, which are no units.
 
 pub mod merge;
 pub mod segment;
@@ -18,11 +20,11 @@ mod tests;
 use pollux_wire::ip::checksum::Sum;
 use pollux_wire::ip::vnet_header::PartialChecksum;
 
-/// `false` if the checksum is not within the packet.
+/// Completes a partial checksum. Returns `false` if the checksum field is not within the packet.
 pub fn complete_checksum(packet: &mut [u8], partial: PartialChecksum) -> bool {
     let (start, offset) = (usize::from(partial.start), usize::from(partial.offset));
     let Some(covered) = packet.get_mut(start..) else { return false };
-    // The field counts in the sum: it has that of the pseudo header.
+    // The sum includes the field, which has the sum of the pseudo header.
     let checksum = Sum::of(covered).checksum();
     let Some(field) = covered.get_mut(offset..).and_then(|rest| rest.first_chunk_mut::<2>()) else {
         return false;

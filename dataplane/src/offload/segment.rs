@@ -1,8 +1,9 @@
-//! A unit of TCP segments becomes the packets that it stands for.
+//! TCP segmentation: splits a unit of TCP segments into the packets that it stands for.
 //!
-//! Each packet has the headers of the unit, with what differs set as the sender would have set it
-//! (RFC 9293 3.1, RFC 791 3.1): lengths, identification, sequence number and checksums. PSH and FIN
-//! are those of the last segment; CWR is that of the first (RFC 3168 6.1.2).
+//! Each packet has the headers of the unit. The fields that differ between packets are set as the
+//! sender would have set them (RFC 9293 3.1, RFC 791 3.1): lengths, identification, sequence number
+//! and checksums. Only the last packet has PSH and FIN of the unit, and only the first has CWR (RFC
+//! 3168 6.1.2).
 
 use crate::headers::{Form, PacketHeaders};
 use pollux_wire::ethernet::EtherType;
@@ -19,11 +20,11 @@ const CWR: u8 = 0x80;
 const PSH: u8 = 0x08;
 const FIN: u8 = 0x01;
 
-/// A unit of segments: the parts of its headers that its packets need.
+/// A unit of TCP segments: the values of its headers from which its packets are made.
 #[derive(Clone, Copy, Debug)]
 pub struct TcpUnit {
     is_v4: bool,
-    /// Bytes before the TCP header.
+    /// The offset of the TCP header.
     tcp_at: usize,
     header_bytes: usize,
     unit_bytes: usize,
@@ -71,7 +72,8 @@ impl TcpUnit {
         self.header_bytes + payload.saturating_sub(nth * self.segment_bytes).min(self.segment_bytes)
     }
 
-    /// Writes the nth packet; `packet` has its length. `None` if `unit` is not the parsed unit.
+    /// Writes the nth packet to `packet`, which must have its length. `None` if `unit` is not the
+    /// parsed unit.
     pub fn write(&self, unit: &[u8], nth: usize, packet: &mut [u8]) -> Option<()> {
         let before = nth * self.segment_bytes;
         let payload_at = self.header_bytes + before;

@@ -20,7 +20,7 @@ struct Flow {
     has_options: bool,
 }
 
-/// One packet of it, made of nothing but its fields.
+/// One packet of this data, built from its fields alone.
 fn packet(flow: &Flow, tcp: TcpHeader, identification: u16, payload: &[u8]) -> Vec<u8> {
     let timestamps = TcpOption::Timestamps { value: 7, echo_reply: 9 };
     let options = if flow.has_options { &[timestamps][..] } else { &[] };
@@ -61,7 +61,7 @@ fn packet(flow: &Flow, tcp: TcpHeader, identification: u16, payload: &[u8]) -> V
     bytes
 }
 
-/// The packets of a flow, and no unit.
+/// The packets of a flow, without units.
 fn packets(flow: &Flow, payload: &[u8], segment_bytes: usize) -> Vec<Vec<u8>> {
     let count = payload.len().div_ceil(segment_bytes).max(1);
     let part = |nth: usize| {
@@ -188,7 +188,7 @@ proptest! {
         }
     }
 
-    /// Whatever changes in a packet, the receiver gets what was sent.
+    /// Whatever bit of a packet changes, the receiver gets what was sent.
     #[test]
     fn packets_that_differ_in_a_bit_are_not_merged(
         flow in flows(), at in 0usize..60, bit in 0u8..8, nth in 0usize..4,

@@ -75,7 +75,7 @@ impl ConnectX {
         let mut done = if queue.settled.is_empty() { 0 } else { queue.take_settled(out) };
         let ring = &mut queue.ring;
         let (mut is_foreign, mut taken) = (false, 0);
-        // The queue pair of the entry before, which is mostly that of the next.
+        // The queue pair of the last entry, because the next entry is mostly for the same.
         let (mut qpn, mut kept) = (Qpn(u32::MAX), None);
         while done < out.len() {
             let Some(cqe) = ring.entry(taken) else { break };
@@ -89,7 +89,7 @@ impl ConnectX {
                 qpn = cqe.qpn();
                 kept = qps.get_mut(qpns.get(qpn).0);
             }
-            // None of a queue pair that is gone: those were settled.
+            // A destroyed queue pair has no entries here, because `settle` has taken them.
             let Some(kept) = &mut kept else { continue };
             if completed == Completed::Send {
                 let sent = kept.send.complete(cqe.index());
@@ -104,17 +104,19 @@ impl ConnectX {
         if taken > 0 {
             ring.take(taken);
         }
-        // It stays in the ring, and the next poll fails.
+        // A foreign entry stays in the ring. If there were completions before it, the next poll
+        // fails.
         if is_foreign && done == 0 { Err(foreign()) } else { Ok(done) }
     }
 
-    /// Takes all out of the completion queues of a queue pair, before it is reset or ends: what is
-    /// in them names its requests. The adapter writes no more of them.
+    /// Moves all completions from the rings of a queue pair's completion queues to `settled`,
+    /// before the queue pair is reset or removed here, because its entries name its requests. The
+    /// adapter writes no further entries for it.
     pub(super) fn settle(&mut self, init: &QpInit) {
         let mut some = [Completion::NOTHING; SETTLED_AT_ONCE];
         for cq in [init.send_cq, init.recv_cq] {
             let mut all = VecDeque::new();
-            // A queue that is broken is so for the next poll.
+            // A poll that fails here fails again for the consumer, which then gets the error.
             while let Ok(count @ 1..) = self.poll(cq, &mut some) {
                 all.extend(&some[..count]);
             }
@@ -142,7 +144,7 @@ impl CompletionQueue {
     }
 }
 
-/// Writes requests up to the first that is refused.
+/// Writes requests until one is refused.
 #[inline]
 fn write_all<T>(
     batch: &[T],
@@ -162,8 +164,8 @@ fn accepted(posted: &Result<(), PostError>, all: usize) -> usize {
 }
 
 impl QueuePair {
-    /// Writes a request. The most frequent forms are compiled each by itself, without what they
-    /// have not.
+    /// Writes a request. The most frequent forms are compiled separately, without the code that
+    /// they do not need.
     #[inline]
     pub(super) fn write_send(
         &mut self,
@@ -214,7 +216,7 @@ impl QueuePair {
         self.send.write(request, av)
     }
 
-    /// The completion of an entry; `None` if it names no request.
+    /// The completion of an entry. `None` if it matches no request.
     #[inline]
     fn complete(&mut self, cqe: &Cqe, srqs: &mut SideTable<SharedRing>) -> Option<Completion> {
         match cqe.completed() {

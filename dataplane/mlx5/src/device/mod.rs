@@ -1,8 +1,9 @@
-//! The device: libibverbs makes its objects, and their rings are used here.
+//! The device: libibverbs creates its objects, and this crate uses their rings.
 //!
-//! [`Hca`] has the objects and checks the arguments. Beside each object with a ring is that ring,
-//! under the same handle. The files: `rings_of` asks libmlx5 for the rings of a new object; `verbs`
-//! is the contract, and `data` its posts and polls; `qpns` finds a queue pair by its number.
+//! [`Hca`] owns the objects and checks arguments. For each object with a ring, [`ConnectX`] keeps
+//! the ring under the same handle. The files: `rings_of` asks libmlx5 for the rings of a new
+//! object; `verbs` implements the [`Device`](pollux_verbs::Device) trait, and `data` its posts and
+//! polls; `qpns` finds a queue pair by its QPN.
 
 mod data;
 mod qpns;
@@ -26,36 +27,38 @@ use std::collections::VecDeque;
 
 /// A ConnectX.
 ///
-/// The rings drop before the objects whose memory they are.
+/// The fields with rings are dropped before `hca`, whose objects own the memory of the rings.
 pub(crate) struct ConnectX {
     qps: SideTable<QueuePair>,
     qpns: Qpns,
     cqs: SideTable<CompletionQueue>,
     srqs: SideTable<SharedRing>,
     ahs: SideTable<Address>,
-    /// Of all queue pairs, which share them.
+    /// The doorbell registers of all queue pairs, which share them.
     registers: Vec<SendRegister>,
     hca: Hca,
 }
 
 struct CompletionQueue {
     ring: CompletionRing,
-    /// What was in the ring when a queue pair was reset or destroyed: the entries name requests of
-    /// it, and its number may be the next one's. Polled before the ring.
+    /// Completions that were taken from the ring when a queue pair was reset or destroyed. Their
+    /// entries name its requests, and the next queue pair may have the same QPN. They are polled
+    /// before the ring.
     settled: VecDeque<Completion>,
 }
 
 struct QueuePair {
     init: QpInit,
     qpn: Qpn,
-    /// The state after the last change; it may have failed since, which posts need not know.
+    /// The state after the last change. The queue pair may have failed since, which does not matter
+    /// for posts.
     state: QpState,
-    /// Of datagrams.
+    /// The P_Key index of a datagram queue pair.
     pkey_index: Option<u16>,
     send: SendRing,
-    /// Unless it has a shared receive queue.
+    /// `None` if the queue pair has a shared receive queue or takes no receives.
     recv: Option<RecvRing>,
-    /// Index of its doorbell register.
+    /// The index of its doorbell register.
     register: usize,
 }
 
@@ -65,7 +68,7 @@ struct Address {
 }
 
 impl QueuePair {
-    /// As created.
+    /// Resets the queue pair to its state after creation.
     fn reset(&mut self) {
         self.pkey_index = self.pkey_index.and(Some(0));
         self.send.reset();
@@ -73,11 +76,13 @@ impl QueuePair {
     }
 }
 
-/// Variables by which libmlx5 changes the form of WQEs, and does not tell.
+/// Environment variables that make libmlx5 sign WQEs. It does not report this change of their
+/// format.
 const SIGNATURES: [&str; 2] = ["MLX5_QP_SIGNATURE", "MLX5_SRQ_SIGNATURE"];
 
 impl ConnectX {
-    /// The rings of a device; the device itself and the reason if it has none of this form.
+    /// A driver for the rings of a device. If this crate cannot use its rings, an error returns the
+    /// device and the reason.
     pub(crate) fn over(mut hca: Hca) -> Result<Self, Box<(Hca, &'static str)>> {
         let refused = |hca, reason| Err(Box::new((hca, reason)));
         if !rings_of::is_supported(&hca) {

@@ -1,18 +1,18 @@
-//! Queue pairs by their number, which entries of completion queues have.
+//! Queue pairs by the QPN that a completion queue entry has.
 
 use pollux_verbs::Qp;
 use pollux_wire::address::Qpn;
 
 #[derive(Default)]
 pub(super) struct Qpns {
-    /// By the upper bits of a number, then by the lower ones.
+    /// Handles by the upper and then the lower bits of the QPN.
     pages: Vec<Option<Box<QpnPage>>>,
 }
 
 type QpnPage = [Qp; 1 << QPN_PAGE_BITS];
 
 const QPN_PAGE_BITS: u32 = 12;
-/// The handle of no queue pair.
+/// A handle that no queue pair has.
 pub(super) const NO_QP: Qp = Qp(0);
 
 impl Qpns {

@@ -1,7 +1,7 @@
-//! Objects of libmlx5, and the rings in them.
+//! The rings of objects that libmlx5 has created.
 //!
-//! The library tells where a ring is and how long (`mlx5dv_init_obj`). A form that is not known
-//! here is refused: the object is then destroyed again.
+//! The library returns the address and the length of a ring (`mlx5dv_init_obj`). A ring of an
+//! unknown form is an error, and the caller destroys the object again.
 
 use super::QueuePair;
 use crate::bindings as ffi;
@@ -20,26 +20,28 @@ use std::ptr;
 
 /// Whether libmlx5 drives the device.
 pub(super) fn is_supported(hca: &Hca) -> bool {
-    // SAFETY: the context is live, and its device with it.
+    // SAFETY: the context is open, so its device exists.
     unsafe { ffi::mlx5dv_is_supported((*hca.raw_context()).device) }
 }
 
-/// Has queue pairs made so that their rings can be used here, of a supported device.
+/// Sets the function that creates queue pairs, so that their rings can be used here. The device
+/// must be supported.
 pub(super) fn prepare(hca: &mut Hca) {
-    // SAFETY: the function does as `ibv_create_qp`, for the same destructor.
+    // SAFETY: the function behaves as `ibv_create_qp`, and its result has the same destructor.
     unsafe { hca.set_create_qp(create_qp) };
 }
 
-/// Creates a queue pair as `ibv_create_qp` does, but has the adapter leave short messages out of
-/// its CQEs: libmlx5 would copy them to their buffers in its poll.
+/// Creates a queue pair as `ibv_create_qp` does, but the adapter does not put the data of short
+/// messages into CQEs. In its own poll, libmlx5 would copy such data to the buffers.
 ///
 /// # Safety
-/// As for `ibv_create_qp`, of a device of mlx5.
+/// As for `ibv_create_qp`, for an mlx5 device.
 unsafe extern "C" fn create_qp(
     pd: *mut ibv::ibv_pd,
     init: *mut ibv::ibv_qp_init_attr,
 ) -> *mut ibv::ibv_qp {
-    // SAFETY: the caller gives a live domain, and attributes that it reads afterwards.
+    // SAFETY: the caller passes a valid protection domain, and attributes that nothing else
+    // accesses during the call.
     let (context, init) = unsafe { ((*pd).context, &mut *init) };
     let mut all = ibv::ibv_qp_init_attr_ex {
         qp_context: init.qp_context,
@@ -58,17 +60,18 @@ unsafe extern "C" fn create_qp(
         create_flags: ffi::MLX5DV_QP_CREATE_DISABLE_SCATTER_TO_CQE,
         ..ffi::mlx5dv_qp_init_attr::default()
     };
-    // SAFETY: the structures are complete for what their masks say, and are read in the call.
+    // SAFETY: the structures have all fields that their masks declare, and are accessed only during
+    // the call.
     let made = unsafe { ffi::mlx5dv_create_qp(context, &raw mut all, &raw mut own) };
     init.cap = all.cap;
     made
 }
 
-/// Asks libmlx5 for what it tells of one object.
+/// Calls `mlx5dv_init_obj` for one object, which `of` sets together with the structure to fill.
 fn init_obj(kind: u32, of: impl FnOnce(&mut ffi::mlx5dv_obj)) -> Result<(), VerbsError> {
     let mut object = ffi::mlx5dv_obj::default();
     of(&mut object);
-    // SAFETY: the caller has set the live object of this kind, and the structure to fill.
+    // SAFETY: the caller has set a valid object of this kind, and the structure to fill.
     let answer = unsafe { ffi::mlx5dv_init_obj(&raw mut object, kind.into()) };
     if answer == 0 { Ok(()) } else { Err(unknown("mlx5dv_init_obj refused the object")) }
 }
@@ -86,8 +89,8 @@ pub(super) fn completion_ring(hca: &Hca, cq: Cq) -> Result<CompletionRing, Verbs
         object.cq.out = &raw mut out;
     })?;
     let bytes = out.cqe_cnt as usize * out.cqe_size as usize;
-    // SAFETY: libmlx5 tells the memory of its ring, which lives as long as the object, and from now
-    // on leaves it to its user.
+    // SAFETY: libmlx5 returns the memory of the ring, which exists as long as the object. From now
+    // on only this crate uses it.
     let places = unsafe {
         (RingMemory::new(out.buf, bytes), Record::new(out.dbrec), ArmRegister::new(out.cq_uar))
     };
@@ -106,8 +109,8 @@ pub(super) fn shared_ring(hca: &Hca, srq: Srq, sges_max: u32) -> Result<SharedRi
         object.srq.out = &raw mut out;
     })?;
     let bytes = (out.tail as usize + 1) * out.stride as usize;
-    // SAFETY: as for a completion queue; the tail is the last slot of the list, and slots are
-    // allocated from 0.
+    // SAFETY: as for a completion queue. In a new list the tail is the last slot, so there are
+    // `tail + 1` slots.
     let places = unsafe { (RingMemory::new(out.buf, bytes), Record::new(out.dbrec)) };
     let (Some(memory), Some(record)) = places else {
         return Err(unknown("a shared receive queue has no memory"));
@@ -124,14 +127,14 @@ pub(super) fn address_vector(hca: &Hca, ah: Ah) -> Result<Av, VerbsError> {
         object.ah.out = &raw mut out;
     })?;
     let mut av = MaybeUninit::<Av>::uninit();
-    // SAFETY: libmlx5 tells where its address vector is, of the size of ours.
+    // SAFETY: libmlx5 returns the address of its address vector, which has the size of ours.
     unsafe {
         ptr::copy_nonoverlapping(out.av.cast::<u8>(), av.as_mut_ptr().cast(), size_of::<Av>());
         Ok(av.assume_init())
     }
 }
 
-/// The rings of a queue pair; its doorbell register is added to `registers`, unless it is there.
+/// The rings of a queue pair. Adds its doorbell register to `registers`, unless it is in there.
 pub(super) fn queue_pair(
     hca: &Hca,
     qp: Qp,
@@ -174,7 +177,8 @@ pub(super) fn queue_pair(
 
 fn recv_ring(out: &ffi::mlx5dv_qp, init: &QpInit) -> Result<RecvRing, VerbsError> {
     let bytes = out.rq.wqe_cnt as usize * out.rq.stride as usize;
-    // SAFETY: as for a completion queue. The record is the send queue's too, by its other word.
+    // SAFETY: as for a completion queue. The send queue uses the other word of the same doorbell
+    // record.
     let places = unsafe { (RingMemory::new(out.rq.buf, bytes), Record::new(out.dbrec)) };
     let (Some(memory), Some(record)) = places else {
         return Err(unknown("a receive queue has no memory"));

@@ -1,4 +1,5 @@
-//! The contract. Verbs of objects are libibverbs's; what they change of a ring is done after them.
+//! The [`Device`] trait. libibverbs executes the verbs that change objects, and this file then
+//! updates the rings.
 
 use super::qpns::NO_QP;
 use super::{Address, CompletionQueue, ConnectX, rings_of};
@@ -15,7 +16,7 @@ use pollux_wire::keys::PKey;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Verbs that are libibverbs's alone.
+/// Verbs that do not affect a ring, which libibverbs executes.
 macro_rules! forward {
     ($(fn $verb:ident(&mut self $(, $argument:ident: $type:ty)*) -> $result:ty;)*) => {$(
         fn $verb(&mut self $(, $argument: $type)*) -> $result {
@@ -107,7 +108,7 @@ impl Device for ConnectX {
         Ok(qp)
     }
 
-    /// A failed change may have gone part of the way.
+    /// A failed change may have changed the state, so the state is updated in any case.
     fn modify_qp(&mut self, qp: Qp, change: &QpAttributes) -> Result<(), VerbsError> {
         let changed = Device::modify_qp(&mut self.hca, qp, change);
         let state = self.hca.last_state(qp);
@@ -182,7 +183,7 @@ impl Device for ConnectX {
         Ok(cq)
     }
 
-    /// A separate context: the kernel and the adapter separate the objects of contexts.
+    /// Opens a separate context. The kernel and the adapter keep the objects of contexts separate.
     fn open_shared(&mut self) -> Result<Box<dyn Device + Send>, VerbsError> {
         let name = self.attributes().name;
         match Self::open(&name, 1) {
@@ -190,7 +191,7 @@ impl Device for ConnectX {
             Err(HcaOpenError::System { verb, errno, advice, .. }) => {
                 Err(VerbsError::System { verb, errno, advice: format!("{name}: {advice}") })
             }
-            // It was there, and is not on the list any more.
+            // The device existed before, but is no longer in the list.
             Err(_) => Err(VerbsError::Gone),
         }
     }

@@ -6,7 +6,7 @@ use pollux_verbs::Arm;
 
 /// The bits of a consumer index in a record.
 const CONSUMER: u32 = 0xff_ffff;
-/// Only a solicited completion is notified of.
+/// Requests a notification only for a solicited completion.
 const SOLICITED: u32 = 1 << 24;
 
 #[derive(Debug)]
@@ -15,19 +15,19 @@ pub(crate) struct CompletionRing {
     record: Record,
     register: ArmRegister,
     cqn: u32,
-    /// Bytes of an entry, of which the last [`CQE_BYTES`] count.
+    /// The length of an entry in bytes. The last [`CQE_BYTES`] of them are used.
     stride: usize,
-    /// The length of the ring is two to the power of this.
+    /// The binary logarithm of the number of entries.
     log_length: u32,
-    /// Entries taken; without end.
+    /// The number of entries taken, which wraps.
     consumer: u32,
-    /// Notifications that were read.
+    /// The number of notifications read, modulo 4.
     notifications: u32,
 }
 
 impl CompletionRing {
-    /// A ring of entries of `stride` bytes; `None` if they are no power of two, or have another
-    /// length than 64 or 128.
+    /// A ring of entries of `stride` bytes. `None` if their number is no power of two, or their
+    /// length is neither 64 nor 128.
     pub(crate) fn new(
         memory: RingMemory,
         record: Record,
@@ -44,19 +44,20 @@ impl CompletionRing {
         Some(Self { memory, record, register, cqn, stride, log_length, consumer, notifications })
     }
 
-    /// Where the entry of an index is; the ring's memory goes around.
+    /// The offset of the used part of an entry. [`RingMemory`] wraps it.
     #[inline]
     fn at(&self, index: u32) -> usize {
         index as usize * self.stride + self.stride - CQE_BYTES
     }
 
-    /// The adapter's lap through the ring at an index.
+    /// The owner bit that the adapter writes at an index.
     #[inline]
     fn lap(&self, index: u32) -> u8 {
         (index >> self.log_length) as u8 & OWNER
     }
 
-    /// The entry behind so many that are not taken yet.
+    /// The entry after `nth` entries that are not taken yet. `None` if the adapter has not written
+    /// it.
     #[inline]
     pub(crate) fn entry(&self, nth: u32) -> Option<Cqe> {
         let index = self.consumer.wrapping_add(nth);
@@ -65,14 +66,14 @@ impl CompletionRing {
         self.memory.read_if(self.at(index), is_ours).map(Cqe)
     }
 
-    /// Takes entries, and gives them back to the adapter.
+    /// Takes `count` entries, and returns their slots to the adapter.
     #[inline]
     pub(crate) fn take(&mut self, count: u32) {
         self.consumer = self.consumer.wrapping_add(count);
         self.record.set(Record::CONSUMER, self.consumer & CONSUMER);
     }
 
-    /// Requests a notification of the next entry.
+    /// Requests a notification for the next entry.
     pub(crate) fn arm(&self, arm: Arm) {
         let solicited = if arm == Arm::Solicited { SOLICITED } else { 0 };
         let word = self.notifications << 28 | solicited | self.consumer & CONSUMER;
@@ -80,7 +81,7 @@ impl CompletionRing {
         self.register.ring(word, self.cqn);
     }
 
-    /// A notification was read; the next request differs from the last in this count.
+    /// Counts a notification that was read. The adapter recognizes a new request by this count.
     pub(crate) fn notified(&mut self) {
         self.notifications = (self.notifications + 1) & 3;
     }

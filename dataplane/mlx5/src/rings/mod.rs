@@ -1,7 +1,7 @@
 //! The rings: [`send`], [`receive`], [`shared`] and [`completion`] queues.
 //!
-//! Each keeps its own indices, counts entries without end, and takes the count modulo the length of
-//! the ring for a place in it. The entries that the adapter may read are those up to the doorbell
+//! Each ring keeps its own indices, which increase and wrap. The slot of an entry is its index
+//! modulo the length of the ring. The adapter may read the entries up to the index in the doorbell
 //! record.
 
 pub(crate) mod completion;

@@ -1,13 +1,13 @@
-//! Receive queues of one queue pair, and the segments of a receive.
+//! Receive queues of single queue pairs, and the segments of a receive.
 
 use crate::memory::{Record, RingMemory};
 use crate::wqe::{SGE_BYTES_MAX, TERMINATOR, UNIT, segment};
 use pollux_verbs::{PostRefusal, RecvRequest};
 
-/// Slots of a ring, at most: its indices have 16 bits.
+/// The maximum number of slots of a ring, whose indices have 16 bits.
 const SLOTS_MAX: u32 = 1 << 15;
 
-/// Writes the segments of a receive into a slot between these offsets.
+/// Writes the segments of a receive between these two offsets of a slot.
 #[inline]
 pub(super) fn write_segments(
     memory: &RingMemory,
@@ -25,7 +25,7 @@ pub(super) fn write_segments(
     }
 }
 
-/// A receive that the ring has room for.
+/// Checks that a receive fits in a slot.
 #[inline]
 pub(super) fn check(request: &RecvRequest<'_>, sges_max: usize) -> Result<(), PostRefusal> {
     if request.sges.len() > sges_max {
@@ -37,12 +37,12 @@ pub(super) fn check(request: &RecvRequest<'_>, sges_max: usize) -> Result<(), Po
     Ok(())
 }
 
-/// What a ring is created for.
+/// The limits with which a ring is created.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RecvLimits {
     pub(crate) requests_max: u32,
     pub(crate) sges_max: u32,
-    /// Bytes of a slot.
+    /// The length of a slot in bytes.
     pub(crate) stride: u32,
 }
 
@@ -54,7 +54,7 @@ pub(crate) struct RecvRing {
     sges_max: usize,
     slots: u16,
     requests_max: u16,
-    /// Receives posted and receives done; without end.
+    /// The numbers of receives posted and of receives completed, which wrap.
     posted: u16,
     done: u16,
     ids: Box<[u64]>,
@@ -66,7 +66,8 @@ impl RecvRing {
         &self.memory
     }
 
-    /// A ring of slots; `None` if they are no power of two, too many, or too short.
+    /// A receive ring. `None` if the number of slots is no power of two or too large, or if the
+    /// slots are too short.
     pub(crate) fn new(memory: RingMemory, record: Record, limits: RecvLimits) -> Option<Self> {
         let (stride, sges_max) = (limits.stride as usize, limits.sges_max as usize);
         let slots = u32::try_from(memory.bytes().checked_div(stride)?).ok()?;
@@ -100,14 +101,14 @@ impl RecvRing {
         self.record.set(Record::RECEIVE, self.posted.into());
     }
 
-    /// The receive of this index, which is done.
+    /// Completes the receive with this index. Returns its request ID.
     #[inline]
     pub(crate) fn complete(&mut self, index: u16) -> u64 {
         self.done = self.done.wrapping_add(1);
         self.ids[usize::from(index & (self.slots - 1))]
     }
 
-    /// As created: what was posted is gone.
+    /// Resets the ring to its state after creation. Posted receives are discarded.
     pub(crate) fn reset(&mut self) {
         (self.posted, self.done) = (0, 0);
         self.ring();

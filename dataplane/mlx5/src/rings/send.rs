@@ -1,7 +1,7 @@
 //! Send queues.
 //!
-//! The ring is of blocks; its indices have 16 bits. Only a CQE tells that requests are done, and of
-//! all up to its own: unsignaled ones that succeed have none.
+//! The ring consists of blocks, and its indices have 16 bits. A CQE completes its own request and
+//! all requests before it. Unsignaled requests that succeed have no CQE of their own.
 
 #[cfg(all(test, target_arch = "x86_64"))]
 pub(crate) mod mistakes;
@@ -10,7 +10,7 @@ use crate::memory::{Record, RingMemory, SendRegister};
 use crate::wqe::{self, Av, BLOCK, UNIT, Unit, Units, flag};
 use pollux_verbs::{CompletionKind, Data, PostRefusal, SendFlags, SendRequest};
 
-/// Blocks of a ring, at most: its indices have 16 bits.
+/// The maximum number of blocks of a ring, whose indices have 16 bits.
 const BLOCKS_MAX: u32 = 1 << 15;
 
 #[derive(Debug)]
@@ -18,28 +18,28 @@ pub(crate) struct SendRing {
     memory: RingMemory,
     record: Record,
     qpn: u32,
-    /// Of every request: signaled, if the queue pair signals all.
+    /// The flags of every request: signaled, if the queue pair signals all.
     flags: u8,
-    /// Of the next request.
+    /// The fence flag that the next request needs.
     next_fence: u8,
     blocks: u16,
     requests_max: u16,
-    /// Blocks written, and blocks done; without end.
+    /// The indices after the last block written and after the last block completed, which wrap.
     producer: u16,
     done: u16,
-    /// Requests written, and requests done.
+    /// The numbers of requests written and of requests completed, which wrap.
     posted: u16,
     completed: u16,
-    /// The requests by their first block.
+    /// The outstanding requests, by their first block.
     work: Box<[Work]>,
-    /// Where the last WQE is, and its control segment.
+    /// The last WQE written.
     last: Last,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Work {
     id: u64,
-    /// `producer` and `posted` behind the request.
+    /// `producer` and `posted` after the request was written.
     end: u16,
     posted: u16,
     kind: CompletionKind,
@@ -59,7 +59,7 @@ pub(crate) struct Sent {
     pub(crate) kind: CompletionKind,
 }
 
-/// What a ring is created for.
+/// The limits with which a ring is created.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SendLimits {
     pub(crate) requests_max: u32,
@@ -72,7 +72,7 @@ impl SendRing {
         &self.memory
     }
 
-    /// A ring of blocks; `None` if they are too many.
+    /// A send ring. `None` if it has too many blocks.
     pub(crate) fn new(
         memory: RingMemory,
         record: Record,
@@ -102,7 +102,7 @@ impl SendRing {
     }
 
     /// Writes a request, which the adapter does not see before [`SendRing::ring`]. `av` is the
-    /// address of a datagram.
+    /// address vector of a datagram.
     #[inline(always)]
     pub(crate) fn write(
         &mut self,
@@ -139,8 +139,9 @@ impl SendRing {
         Ok(())
     }
 
-    /// Rings the doorbell for requests written; `is_one` if it is one, which then is written to
-    /// the register itself, where that saves the adapter a read.
+    /// Rings the doorbell for the requests written. A single request (`is_one`) is written to the
+    /// register itself if it fits and has more than a control segment, which saves the adapter a
+    /// read.
     #[inline]
     pub(crate) fn ring(&mut self, is_one: bool, register: &mut SendRegister) {
         self.record.set(Record::SEND, self.producer.into());
@@ -153,7 +154,8 @@ impl SendRing {
         }
     }
 
-    /// The request whose first block has this index, which is done, as are all before it.
+    /// Completes the request whose first block has this index, and all requests before it. Returns
+    /// the request.
     #[inline]
     pub(crate) fn complete(&mut self, index: u16) -> Sent {
         let work = self.work[usize::from(index & (self.blocks - 1))];
@@ -162,7 +164,7 @@ impl SendRing {
         Sent { id: work.id, kind: work.kind }
     }
 
-    /// As created: what was written is gone.
+    /// Resets the ring to its state after creation. Posted requests are discarded.
     pub(crate) fn reset(&mut self) {
         (self.producer, self.done) = (0, 0);
         (self.posted, self.completed) = (0, 0);
@@ -171,7 +173,7 @@ impl SendRing {
     }
 }
 
-/// Writes the units of a WQE, around the end of the ring.
+/// Writes the units of a WQE, which wraps at the end of the ring.
 struct Rest<'a> {
     memory: &'a RingMemory,
     at: usize,

@@ -1,16 +1,17 @@
 //! Shared receive queues.
 //!
-//! The slots are a list, linked in the ring: the adapter follows the links from the first slot, as
-//! far as the record counts. A slot is filled at the head of the list; one whose receive is done is
-//! linked behind the tail, in any order. The tail itself is never filled, since a link has to be
-//! written before the adapter follows it.
+//! The slots are a linked list, whose links are in the slots. The adapter follows them from the
+//! first slot, for as many slots as the doorbell record counts. A receive is written to the slot at
+//! the head of the list. When a receive completes, its slot is linked after the tail, so slots may
+//! be in any order. The tail itself is never filled, because its link must be written before the
+//! adapter follows it.
 
 use super::receive::{check, write_segments};
 use crate::memory::{Record, RingMemory};
 use crate::wqe::UNIT;
 use pollux_verbs::{PostRefusal, RecvRequest};
 
-/// The place of the link in a slot: 16 bits of its first unit, which is zero otherwise.
+/// The offset of the link in a slot: 16 bits of the first unit, which is zero otherwise.
 const LINK_AT: usize = 2;
 
 #[derive(Debug)]
@@ -21,7 +22,7 @@ pub(crate) struct SharedRing {
     sges_max: usize,
     head: u16,
     tail: u16,
-    /// Receives posted; without end.
+    /// The number of receives posted, which wraps.
     posted: u16,
     slots: Box<[Slot]>,
 }
@@ -33,12 +34,12 @@ struct Slot {
     next: u16,
 }
 
-/// The list as libmlx5 has made it.
+/// The list as libmlx5 has created it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SharedList {
     pub(crate) head: u32,
     pub(crate) tail: u32,
-    /// Bytes of a slot.
+    /// The length of a slot in bytes.
     pub(crate) stride: u32,
     pub(crate) sges_max: u32,
 }
@@ -49,8 +50,8 @@ impl SharedRing {
         &self.memory
     }
 
-    /// The ring of a list that no receive was posted to; `None` if its links leave the ring, or do
-    /// not lead from head to tail.
+    /// The ring of a list without posted receives. `None` if the slots are too short, or if the
+    /// links leave the ring or do not lead from head to tail.
     pub(crate) fn new(memory: RingMemory, record: Record, list: SharedList) -> Option<Self> {
         let (stride, sges_max) = (list.stride as usize, list.sges_max as usize);
         let count = memory.bytes().checked_div(stride)?;
@@ -100,7 +101,8 @@ impl SharedRing {
         self.record.set(Record::RECEIVE, self.posted.into());
     }
 
-    /// The receive of this slot, which is done; `None` if there is no such slot.
+    /// Completes the receive in this slot. Returns its request ID, or `None` if there is no such
+    /// slot.
     #[inline]
     pub(crate) fn complete(&mut self, slot: u16) -> Option<u64> {
         let id = self.slots.get(usize::from(slot))?.id;

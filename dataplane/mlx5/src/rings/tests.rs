@@ -1,4 +1,4 @@
-//! Rings in plain memory, with the test in the place of the adapter.
+//! Rings in ordinary memory, where the tests play the adapter.
 
 use super::completion::CompletionRing;
 use super::receive::{RecvLimits, RecvRing};
@@ -13,7 +13,7 @@ use pollux_verbs::{
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Memory that the adapter would see.
+/// The memory that an adapter would access.
 struct Shared(Box<[AtomicU64]>);
 
 impl Shared {
@@ -106,7 +106,7 @@ fn a_wqe_goes_to_each_half_of_the_register_in_turn() {
         assert_eq!(sender.page.bytes(half, 2 * BLOCK), wqe);
         assert_eq!((wqe[20], wqe[20 + 69]), (nth, nth));
     }
-    // Too long for half of it: the first eight bytes alone.
+    // Too long for half of the register, which gets only the first eight bytes.
     let before = sender.page.bytes(HALF + 8, HALF - 8);
     sender.ring.complete(2);
     sender.ring.complete(4);
@@ -137,7 +137,7 @@ fn a_send_queue_is_full_by_requests_and_by_blocks() {
     sender.post(1, SendOp::Send, Data::EMPTY).unwrap();
     sender.post(2, SendOp::Send, Data::EMPTY).unwrap();
     assert_eq!(sender.post(3, SendOp::Send, Data::EMPTY), Err(PostRefusal::Full));
-    // The second is done, and the silent first with it.
+    // The second is complete, and so is the unsignaled first.
     assert_eq!(sender.ring.complete(1).id, 2);
     let long = [0; 130];
     sender.post(3, SendOp::Send, Data::Inline(&long)).unwrap();
@@ -163,7 +163,7 @@ fn a_reset_send_queue_starts_at_its_beginning() {
     sender.ring.reset();
     assert_eq!(sender.record.be32(4), 0);
     sender.post(2, SendOp::Send, Data::EMPTY).unwrap();
-    // Index 0, and no fence after the invalidation that is gone.
+    // Index 0, and no fence, because the reset discarded the invalidation.
     assert_eq!((sender.memory.be32(0), sender.memory.be32(8)), (0x0a, 0x08));
 }
 
@@ -229,7 +229,7 @@ fn a_receive_ends_at_its_terminator() {
     assert_eq!(record.be32(0), 0);
 }
 
-/// A list of slots of 32 bytes, as libmlx5 leaves it.
+/// A list of slots of 32 bytes, as libmlx5 creates it.
 fn shared_ring(slots: u8) -> (SharedRing, Shared, Shared) {
     let (memory, record) = (Shared::new(32 * usize::from(slots)), Shared::new(8));
     for slot in 0..slots - 1 {
@@ -253,7 +253,7 @@ fn slots_of_a_shared_queue_are_reused_in_the_order_of_their_ends() {
         post(&mut ring, id).unwrap();
         assert_eq!(memory.be32((id as usize - 1) * 32 + UNIT), id as u32);
     }
-    // The tail stays free.
+    // The tail is not filled.
     assert_eq!((post(&mut ring, 4), record.be32(0)), (Err(PostRefusal::Full), 3));
     assert_eq!(ring.complete(1), Some(2));
     assert_eq!(ring.complete(0), Some(1));
@@ -267,7 +267,7 @@ fn slots_of_a_shared_queue_are_reused_in_the_order_of_their_ends() {
     assert_eq!((post(&mut ring, 7), record.be32(0)), (Err(PostRefusal::Full), 5));
 }
 
-/// Two entries of a length, with the adapter's mark that they are empty.
+/// Two entries of this length, marked as not yet written.
 fn completion_ring(stride: usize) -> (CompletionRing, Shared, Shared, Shared) {
     let (memory, record) = (Shared::new(2 * stride), Shared::new(8));
     let page = Shared::new(4096);

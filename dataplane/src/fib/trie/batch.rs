@@ -4,8 +4,8 @@
 //!   all roots --> all nodes of blocks --> all leaves of blocks --> all tops of chunks --> ...
 //! ```
 //!
-//! Within a level, each look-up reads what was prefetched by the level before, and prefetches what
-//! the next level reads.
+//! In each level, a look-up reads what it has prefetched in the level before, and prefetches what
+//! it reads in the next level.
 
 use super::{Block, Chunk, Key, NO_LEAF, NODE_BITS, NODE_SLOTS, Node, Trie};
 use crate::forward::LOOK_UPS_MAX;
@@ -14,7 +14,7 @@ use pollux_mem::prefetch::prefetch;
 #[derive(Clone, Copy, Default)]
 struct LookUps(u32);
 
-/// The leaves of the longest prefixes so far, by look-up.
+/// The leaves of the longest prefixes found so far, by look-up.
 pub(in crate::fib) type Leaves = [u32; LOOK_UPS_MAX];
 
 struct Descent<'a, K> {
@@ -121,7 +121,8 @@ impl<'a, K: Key> Descent<'a, K> {
 
     /// Takes each look-up through a chunk; returns the look-ups that continue in another one.
     ///
-    /// Why not further level by level: below its first nodes, a chunk has few.
+    /// Why only the first two levels of a chunk are passed together: a chunk has few nodes below
+    /// them.
     fn pass_chunks(&mut self, all: LookUps, found: &mut Leaves) -> LookUps {
         for nth in all {
             self.chunks[nth].into_iter().for_each(prefetch);
@@ -163,7 +164,7 @@ impl<'a, K: Key> Descent<'a, K> {
     }
 }
 
-/// The leaf of the longer prefix, if it has one.
+/// The leaf of the longer prefix, or that of the shorter one if the longer has none.
 #[inline]
 const fn longer(leaf: u32, shorter: u32) -> u32 {
     if leaf == NO_LEAF { shorter } else { leaf }

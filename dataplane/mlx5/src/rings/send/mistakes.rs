@@ -1,4 +1,4 @@
-//! Doorbells that are rung wrongly, for tests of what judges them.
+//! Wrong doorbell sequences, to test that the software ConnectX detects them.
 
 use super::{Last, SendRing};
 use crate::memory::{Record, SendRegister};
@@ -9,9 +9,9 @@ pub(crate) enum Mistake {
     EarlyDoorbell,
     /// The record has the request before the ring has its control segment.
     EarlyRecord,
-    /// The WQE is written to the half of the register that the last one was written to.
+    /// The WQE is written to the same half of the register as the one before.
     SameHalf,
-    /// The ring gets the control segment after the doorbell.
+    /// The control segment is written to the ring after the doorbell.
     LateWqe,
 }
 
