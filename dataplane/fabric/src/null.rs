@@ -180,7 +180,7 @@ impl Default for NullDevice {
     }
 }
 
-/// The completion of a successful send of this queue pair.
+/// A successful completion of a queue pair. The caller sets the other fields.
 fn done(qpn: Qpn) -> Completion {
     Completion { status: CompletionStatus::Success, qpn, ..Completion::NOTHING }
 }

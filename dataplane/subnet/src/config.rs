@@ -9,35 +9,38 @@ use std::time::Duration;
 
 #[derive(Clone, Debug)]
 pub struct SmConfig {
-    /// The manager with the highest is the master; of several, the one with the lowest GUID.
+    /// The manager with the highest priority is the master. Among equals, it is the manager with
+    /// the lowest GUID.
     pub priority: u8,
-    /// The SM_Key: shown by trusted managers and trusted clients of the administrator.
+    /// The SM_Key. Trusted managers and trusted clients of the administrator send it.
     pub sm_key: SmKey,
-    /// The M_Key that protects ports; 0 for none. A requester without it can read everything but
-    /// the key, and set nothing.
+    /// The M_Key that protects ports; 0 for none. A requester without it can read everything except
+    /// the key, and can set nothing.
     pub m_key: MKey,
-    /// The M_Key lease period: how long a port hides its key after a Set with a wrong key (IBA
-    /// 14.2.4); 0 for ever. A manager that takes over with another key than its predecessor's needs
-    /// a lease. While the master runs, its answer to the trap of such a Set ends the lease.
+    /// The M_Key lease period: the time after a Set with a wrong key in which a port still hides
+    /// its key (IBA 14.2.4). With 0, it hides the key forever, and a later manager with another key
+    /// cannot take over. While the master runs, its answer to the trap of such a Set ends the
+    /// lease.
     pub m_key_lease_seconds: u16,
     pub prefix: u64,
-    /// Every adapter's port gets 2^lmc addresses.
+    /// Every port of an adapter or router gets 2^lmc LIDs.
     pub lmc: u8,
-    /// LIDs of an earlier run, by port. They take precedence over the LIDs of the ports.
+    /// LIDs of an earlier run, by port GUID. They take precedence over the LIDs that ports have.
     pub lids: BTreeMap<Guid, Lid>,
     pub partitions: Partitions,
-    /// Whether switches enforce partitions, beside adapters.
+    /// Whether switches enforce partitions, in addition to adapters.
     pub switches_enforce_partitions: bool,
-    /// Of paths and groups: senders wait for several times this long before they give up.
+    /// The packet lifetime of paths and groups. Senders compute their timeouts from it.
     pub packet_life_time: TimeCode,
-    /// A node sends no more than one trap in this time, so a port that returns soon waits for it.
+    /// The SubnetTimeout of ports. A node sends at most one trap in this time, so a short time
+    /// makes the manager learn of changes early.
     pub subnet_timeout: TimeCode,
     pub window_mads: usize,
     pub response_time: Duration,
     pub tries: u8,
     /// The interval of light sweeps.
     pub sweep_interval: Duration,
-    /// The least interval of heavy sweeps, even if traps request more.
+    /// The minimum interval of heavy sweeps, even if traps request more.
     pub sweep_gap: Duration,
     /// The polling interval of a standby manager.
     pub poll_interval: Duration,

@@ -1,7 +1,7 @@
 //! An InfiniBand subnet in software: the state of its nodes, their agents, and the subnet manager.
 //!
-//! Decisions only: no I/O, no clock and no threads. Time is passed in. The fabric above moves data
-//! packets, by the tables of the nodes here.
+//! This crate only decides: it has no I/O, no clock and no threads, and the caller passes the time.
+//! The fabric above moves data packets, by the tables of the nodes here.
 //!
 //! Read in this order:
 //!
@@ -11,7 +11,7 @@
 //! 4. [`switch`]: the forwarding decision of a switch;
 //! 5. [`mod@subnet`]: nodes and links, and management datagrams that hop from node to node;
 //! 6. [`config`] and [`partitions`]: the settings of a subnet manager; `view`: the subnet as its
-//!    manager has discovered it, the input of routing and subnet administration;
+//!    manager has discovered it, which is the input of routing and subnet administration;
 //! 7. [`sa`]: the subnet administrator: path records, groups, services, subscriptions, RMPP;
 //! 8. [`sm`]: the subnet manager: discovery, Up*/Down* routing, partitions, election.
 #![forbid(unsafe_code)]

@@ -1,11 +1,12 @@
 //! The nodes of a subnet, and management datagrams from node to node.
 //!
-//! Without time and queues: [`Subnet::send`] returns after a datagram and its answer have arrived.
-//! A datagram that no agent answers waits in [`Subnet::poll_delivery`] for the managers and
-//! programs behind the port. The fabric moves data packets through the same nodes.
+//! Datagrams need no time: [`Subnet::send`] returns after a datagram and its answer have arrived. A
+//! datagram that no agent answers waits in [`Subnet::poll_delivery`] for the managers and programs
+//! at the port. The fabric moves data packets through the same nodes.
 //!
 //! On links with a tap or faults, and on links to other fabrics, a datagram becomes a packet: the
-//! fabric takes it from `poll_departure` and returns it by `receive`.
+//! fabric takes the datagram from [`Subnet::poll_departure`], and passes it to
+//! [`Subnet::receive`] at the other end of the link.
 
 use crate::node::{Counters, NodeDrop, NodePort, SubnetNode};
 use crate::pma;
@@ -21,7 +22,7 @@ use pollux_wire::mad::{MAD_LEN, MadHeader, MgmtClass};
 use pollux_wire::packet::{Bth, Deth, Lrh};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// The most nodes that a datagram may cross, so that a routing loop ends.
+/// Links that a datagram may cross. The limit ends routing loops.
 const HOPS_MAX: u8 = DirectedSmp::HOPS_MAX;
 
 /// Words of a packet with a management datagram, LRH to ICRC, as ports count them.
@@ -35,7 +36,7 @@ pub struct Datagram {
     pub dlid: Lid,
     pub src_qp: Qpn,
     pub dest_qp: Qpn,
-    /// Subnet management has no partition (IBA 10.9.8), and uses the default key.
+    /// The P_Key. Subnet management has no partition (IBA 10.9.8), and uses the default key.
     pub p_key: PKey,
     pub mad: Mad,
 }
@@ -60,7 +61,7 @@ pub struct Subnet {
     packet_links: PacketLinks,
     departed: VecDeque<Departure>,
     departures: u64,
-    /// Ports with a link to another fabric, and whether its other end is connected.
+    /// Ports with a link to another fabric, and whether the other end is connected.
     foreign: BTreeMap<End, bool>,
 }
 
@@ -81,15 +82,15 @@ pub struct Departure {
 
 const DELIVERED_MAX: usize = 4096;
 const DEPARTED_MAX: usize = 4096;
-/// Copies of a datagram in flight: groups with loops multiply them.
+/// Copies of a datagram in flight. Multicast tables with loops multiply the copies.
 const TRAVELLING_MAX: usize = 4096;
 
 struct Travelling {
-    /// The input port, or the port where it starts.
+    /// The input port, or the port from which the datagram is sent.
     at: End,
     starts: bool,
     hops: u8,
-    /// In a box, since it moves at every hop.
+    /// Boxed, because it is moved at every hop.
     datagram: Box<Datagram>,
 }
 
@@ -138,18 +139,19 @@ impl Subnet {
         &mut self.node_mut(end.node).ports[usize::from(end.port)]
     }
 
-    /// Sends a datagram from a port (0 at a switch), and handles all that follows.
+    /// Sends a datagram from a port (0 at a switch), and handles all datagrams that follow from it.
     ///
-    /// The P_Key becomes the port's own entry for that partition, as with any queue pair: the
-    /// answer of a full member to a limited one has the full key. A key of a partition that the
-    /// port is not in stays unchanged, and the first switch refuses it.
+    /// The P_Key is replaced by the port's own entry for that partition, as with any queue pair:
+    /// the answer of a full member to a limited member has the full key. The key of a partition
+    /// that the port is not in stays unchanged; the first switch that enforces partitions drops the
+    /// datagram.
     pub fn send(&mut self, now: Time, from: End, mut datagram: Datagram) {
         datagram.p_key = self.nodes[from.node as usize].own_p_key(from.port, datagram.p_key);
         let datagram = Box::new(datagram);
         self.carry(now, Travelling { at: from, starts: true, hops: 0, datagram });
     }
 
-    /// Receives a datagram that arrived at a port as a packet, after this many links.
+    /// Receives a datagram that has arrived at a port as a packet, over `hops` links.
     pub fn receive(&mut self, now: Time, to: End, hops: u8, datagram: Datagram) {
         let datagram = Box::new(datagram);
         self.carry(now, Travelling { at: to, starts: false, hops, datagram });
@@ -183,7 +185,7 @@ impl Subnet {
         !self.departed.is_empty()
     }
 
-    /// The number of departures so far: their answers come later, or never.
+    /// The number of departures so far. Answers to datagrams that depart come later, if at all.
     pub fn departures(&self) -> u64 {
         self.departures
     }
@@ -192,7 +194,8 @@ impl Subnet {
         self.packet_links = links;
     }
 
-    /// Makes the link of a port without a peer a link to another fabric, connected or not.
+    /// Makes the link of a port without a peer a link to another fabric. `is_there` is whether the
+    /// other end is connected.
     pub fn set_foreign(&mut self, end: End, is_there: bool) {
         self.foreign.insert(end, is_there);
         if is_there {
@@ -220,7 +223,7 @@ impl Subnet {
         self.trapping.iter().filter_map(due).min()
     }
 
-    /// Takes the link at a port down, as if its cable were pulled; or puts the cable back.
+    /// Unplugs the cable of a port, which takes its link down, or plugs it in.
     pub fn set_cable(&mut self, end: End, is_in: bool) {
         if is_in {
             return self.train(end);
@@ -232,7 +235,7 @@ impl Subnet {
         }
     }
 
-    /// The link at a port comes up if both of its ends try.
+    /// Brings up the link at a port, if both ends are polling.
     fn train(&mut self, end: End) {
         let Some((peer, link)) = self.topology.peer(end) else { return self.train_foreign(end) };
         let (rate, ends) = (link.rate, [end, peer]);
@@ -246,8 +249,8 @@ impl Subnet {
         }
     }
 
-    /// The same for a link to another fabric: its end is assumed to have the capabilities of this
-    /// one, until a subnet manager has read them.
+    /// Brings up a link to another fabric. The other end is assumed to have the capabilities of
+    /// this end, until a subnet manager has read them.
     fn train_foreign(&mut self, end: End) {
         let node = &mut self.nodes[end.node as usize];
         let info = node.ports[usize::from(end.port)].info;
@@ -266,7 +269,7 @@ impl Subnet {
         self.nodes[node as usize].drops.count(drop);
     }
 
-    /// Moves a datagram by one step: to its agent, or to the ports by which it leaves the node.
+    /// Moves a datagram by one step: to an agent of the node, or out of the node by its ports.
     fn visit(&mut self, now: Time, mut travelling: Travelling, next: &mut VecDeque<Travelling>) {
         let (at, class) = (travelling.at, MgmtClass(travelling.datagram.mad[1]));
         let node = &self.nodes[at.node as usize];
@@ -420,7 +423,8 @@ impl Subnet {
         self.delivered.push_back((End { port, ..at }, *datagram));
     }
 
-    /// An agent has taken the link at a port down: it comes up again if both of its ends try.
+    /// Retrains the link at a port, which an agent has taken down. It comes up again if both ends
+    /// are polling.
     fn retrain(&mut self, end: End) {
         if let Some((peer, _)) = self.topology.peer(end) {
             self.nodes[peer.node as usize].link_down(peer.port, PortPhysState::POLLING);
@@ -448,7 +452,7 @@ mod tests {
         Subnet::new(Topology::generate(spec, 1).unwrap())
     }
 
-    /// Sends by directed route from the first host, and returns the attribute of the answer.
+    /// Sends an SMP by directed route from the first host; returns the attribute of the answer.
     fn directed<A: Attribute>(subnet: &mut Subnet, path: &[u8], method: Method, a: A) -> Option<A> {
         let header = MadHeader::new(MgmtClass::SUBN_DIRECTED_ROUTE, method, 5, A::ID);
         let (dr_slid, dr_dlid) = (Lid::PERMISSIVE, Lid::PERMISSIVE);
@@ -599,7 +603,7 @@ mod tests {
         };
         subnet.send(Time::START, End { node: 9, port: 1 }, datagram);
         let dropped = subnet.nodes().iter().map(|node| node.drops.of(NodeDrop::Full));
-        // Only copies without space are dropped: the others are forwarded up to the hop limit.
+        // Copies are forwarded up to the hop limit; those beyond the space for copies are dropped.
         assert_eq!(dropped.sum::<u64>(), 229_432);
     }
 

@@ -1,8 +1,9 @@
-//! The forwarding decision of a switch: the ports by which a packet leaves, or why it is dropped
+//! The forwarding decision of a switch: the output ports of a packet, or the reason of its drop
 //! (IBA 18.2.4).
 //!
-//! A decision without queues: it reads the header and the node's LFT and MFT, counts drops, and
-//! lists the copies. VL 15 passes ports that are not active yet, and has no partitions.
+//! The decision has no queues: it reads the packet's header fields and the node's LFT or MFT, lists
+//! the output ports, and counts drops. Packets on VL 15 pass ports that are not active yet, and
+//! have no partition.
 
 use crate::node::{NodeDrop, SubnetNode};
 use pollux_wire::address::Lid;
@@ -14,7 +15,7 @@ use pollux_wire::packet::Lrh;
 /// The header fields that a switch reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transit {
-    /// The input port; 0 for a packet of the switch itself.
+    /// The input port; 0 for a packet that the switch itself sends.
     pub in_port: u8,
     pub slid: Lid,
     pub dlid: Lid,
@@ -26,13 +27,13 @@ pub struct Transit {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hop {
-    /// Out by this port; 0 is the switch itself.
+    /// The output port; 0 is the switch itself.
     pub port: u8,
     pub vl: u8,
 }
 
-/// Passes the outputs of a packet's copies to `out`, and returns their number. A packet without any
-/// is counted by reason, at the node and at its port.
+/// Passes the output of each copy of a packet to `out`, and returns the number of copies. A dropped
+/// packet is counted by reason, at the node and at a port.
 pub fn forward(
     node: &mut SubnetNode,
     packet: &Transit,
@@ -55,7 +56,7 @@ pub fn forward(
     Ok(1)
 }
 
-/// Copies a packet to all ports of its group but its input port.
+/// Copies a packet to all ports of its group except its input port.
 fn replicate(
     node: &mut SubnetNode,
     packet: &Transit,
@@ -81,7 +82,7 @@ fn replicate(
     }
     let mut copies = 0;
     for port in ports.iter() {
-        // A copy that cannot leave is counted; the others leave.
+        // `leave` counts a copy that cannot be sent. The other copies are still sent.
         if let Ok(hop) = leave(node, packet, port) {
             out(hop);
             copies += 1;
@@ -90,7 +91,8 @@ fn replicate(
     Ok(copies)
 }
 
-/// The port and VL of a unicast packet's output, without counting; `None` if it would be dropped.
+/// The output port and VL of a unicast packet, without counting. `None` if the packet would be
+/// dropped, or is for the switch itself.
 pub fn unicast_hop(node: &SubnetNode, packet: &Transit) -> Option<Hop> {
     let port = node.forwarding.as_ref()?.port_of(packet.dlid)?;
     let is_open = !packet.dlid.is_multicast()
@@ -155,7 +157,7 @@ fn admit(node: &mut SubnetNode, packet: &Transit) -> Result<(), NodeDrop> {
     let Some(port) = node.ports.get_mut(usize::from(packet.in_port)) else {
         return Err(count(node, NodeDrop::NoPort));
     };
-    // Data on an armed link show that its other end is active (IBA 7.2.7).
+    // A data packet on an armed link shows that the other end is active (IBA 7.2.7).
     if packet.vl != Lrh::VL_MANAGEMENT && packet.in_port != 0 && port.takes_data() {
         port.info.port_state = PortState::ACTIVE;
     }
@@ -198,19 +200,19 @@ fn count(node: &mut SubnetNode, drop: NodeDrop) -> NodeDrop {
     drop
 }
 
-/// Counts a packet without a route, at its input port.
+/// Counts a packet that cannot be forwarded, at its input port and at the node.
 fn relay_error(node: &mut SubnetNode, packet: &Transit, drop: NodeDrop) -> NodeDrop {
     node.ports[usize::from(packet.in_port)].counters.rcv_switch_relay_errors.add(1);
     count(node, drop)
 }
 
-/// Counts a partition violation, and raises a trap.
+/// Counts a partition violation, and raises a trap if the packet has a P_Key.
 fn violation(node: &mut SubnetNode, packet: &Transit, port: u8, drop: NodeDrop) -> NodeDrop {
     let info = &mut node.ports[usize::from(port)].info;
     info.p_key_violations = info.p_key_violations.saturating_add(1);
     if let Some(p_key) = packet.p_key {
         let trap = BadPKeyAtSwitchTrap {
-            // The first four fields only: a switch does not parse the rest.
+            // Only the first four fields are valid, because a switch does not parse the others.
             data_valid: 0xf,
             lid1: packet.slid,
             lid2: packet.dlid,
@@ -237,7 +239,8 @@ mod tests {
     };
     use proptest::prelude::*;
 
-    /// Ports 1 to 4 are active; LIDs lead to the port of their number, group 0xc000 to 0, 1, 2, 4.
+    /// A switch with the active ports 1 to 4. LID n leads to port n, and group 0xc000 to the ports
+    /// 0, 1, 2 and 4.
     fn switch() -> SubnetNode {
         let mut node = SubnetNode::new(&Topology::generate("single:5", 0).unwrap().nodes()[0]);
         let peer = node.ports[1].info;

@@ -1,7 +1,7 @@
 //! The subnet as its manager has discovered it: nodes, ports, links, LIDs, and the tables that were
 //! written.
 //!
-//! A sweep makes a new view, which inherits the written tables from the old one, so that only
+//! A sweep makes a new view. It inherits the written tables from the old view, so that only
 //! differences are written. The administrator answers from the last complete view.
 
 use crate::node::PortSet;
@@ -48,7 +48,7 @@ pub(crate) struct View {
 }
 
 pub(crate) struct SeenNode {
-    /// As read at the first of its ports.
+    /// NodeInfo, as read at the port that was discovered first.
     pub(crate) info: NodeInfo,
     pub(crate) description: NodeDescription,
     pub(crate) ports: Vec<SeenPort>,
@@ -59,15 +59,15 @@ pub(crate) struct SeenNode {
 #[derive(Clone)]
 pub(crate) struct SeenPort {
     pub(crate) guid: Guid,
-    /// Of a switch, the path of port 0 counts.
+    /// The path to the port. For ports of a switch, the path of port 0 is used.
     pub(crate) path: Path,
-    /// None before it was read.
+    /// `None` until it is read.
     pub(crate) info: Option<PortInfo>,
     pub(crate) peer: Option<PortRef>,
     /// The assigned LID: the first of 2^lmc.
     pub(crate) lid: Lid,
     pub(crate) lmc: u8,
-    /// As written.
+    /// The P_Key table as last written.
     pub(crate) p_keys: Option<Vec<PKey>>,
 }
 
@@ -86,12 +86,12 @@ impl SeenPort {
         Self { guid: Guid(0), path, info: None, peer: None, lid: Lid::NONE, lmc: 0, p_keys: None }
     }
 
-    /// Whether its link was trained when it was read.
+    /// Whether its link was up when it was read.
     pub(crate) fn is_up(&self) -> bool {
         self.info.is_some_and(|info| info.port_state > PortState::DOWN)
     }
 
-    /// Whether packets with this key pass, by the written table.
+    /// Whether the port accepts packets with this key, by the written table.
     pub(crate) fn shares(&self, p_key: PKey) -> bool {
         self.p_keys.iter().flatten().any(|own| own.matches(p_key))
     }
@@ -110,7 +110,8 @@ impl SeenNode {
         if self.is_switch() { 0..=0 } else { 1..=self.info.num_ports }
     }
 
-    /// The port with the LID and keys that apply at `port`.
+    /// The port that has the LID and P_Keys for `port`: port 0 at a switch, and `port` itself at
+    /// other nodes.
     pub(crate) fn managed_port(&self, port: u8) -> u8 {
         if self.is_switch() { 0 } else { port }
     }
@@ -158,7 +159,7 @@ impl View {
         self.by_guid.get(&guid).copied()
     }
 
-    /// The port with a GUID; of a switch, port 0.
+    /// The port with a GUID; port 0 for the GUID of a switch.
     pub(crate) fn by_port_guid(&self, guid: Guid) -> Option<PortRef> {
         self.by_port_guid.get(&guid).copied()
     }
@@ -202,7 +203,7 @@ impl View {
         self.by_lid[first..first + count].fill(Some(at));
     }
 
-    /// All ports with a LID.
+    /// All ports that get a LID: external ports of switches do not.
     pub(crate) fn managed(&self) -> impl Iterator<Item = (PortRef, &SeenPort)> {
         self.nodes.iter().zip(0..).flat_map(|(node, index)| {
             node.managed_ports()
@@ -221,12 +222,12 @@ impl View {
         self.by_port_guid(gid.guid()).filter(|_| is_ours)
     }
 
-    /// Takes over the written tables of nodes that have not restarted.
+    /// Moves the written tables of `old` into this view, except those of restarted nodes.
     pub(crate) fn inherit(&mut self, old: &mut Self) {
         for node in &mut self.nodes {
             let Some(before) = old.by_guid(node.info.node_guid) else { continue };
             let before = &mut old.nodes[before as usize];
-            // A switch that restarted has a table without an end.
+            // A restarted switch has lost its tables, and so its LinearFDBTop differs.
             if let (Some(switch), Some(before)) = (&mut node.switch, &mut before.switch)
                 && switch.info.linear_fdb_top == before.info.linear_fdb_top
             {

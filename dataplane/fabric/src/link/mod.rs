@@ -1,7 +1,7 @@
 //! Links between adapters, with captures and fault injection.
 //!
-//! An adapter knows only [`Link`]. A [`Wire`] is a link of a net, with [`fault`] rules; [`threads`]
-//! joins two adapters in two threads.
+//! An adapter knows only [`Link`]. A [`Wire`] has the properties of a link of a net, among them its
+//! [`fault`] rules. [`threads`] joins two adapters in two threads.
 
 pub mod fault;
 pub mod threads;

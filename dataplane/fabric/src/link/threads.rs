@@ -1,4 +1,4 @@
-//! Two adapters in two threads of one process, joined by a ring each way.
+//! Two adapters in two threads of one process, joined by a ring in each direction.
 
 use super::{FrameSink, Link};
 use crate::time::Time;

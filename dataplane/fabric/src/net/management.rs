@@ -1,7 +1,8 @@
 //! Management datagrams as packets: conversion from a frame and into a frame (IBA 13.4, 13.5.3).
 //!
-//! Subnet management uses queue pair 0 and VL 15, and has no keys but the M_Key; general services
-//! use queue pair 1 on a data VL, with a well-known Q_Key and the P_Key of a partition of the port.
+//! Subnet management uses queue pair 0 and VL 15, and has no keys except the M_Key. General
+//! services use queue pair 1 on a data VL, with a well-known Q_Key and the P_Key of a partition of
+//! the port.
 
 use crate::node::{NodeDrop, PKeys};
 use crate::sma::Mad;
@@ -70,7 +71,7 @@ fn datagram(arrival: &Arrival<'_>, vl: u8, p_keys: &PKeys) -> Result<Datagram, N
     let mad: Mad = bytes.try_into().map_err(|_| NodeDrop::Malformed)?;
     let head = &arrival.head;
     let is_smi = head.dest_qp == Qpn::SMI;
-    // Subnet management uses VL 15 and queue pair 0 only, and they carry nothing else.
+    // Subnet management must use VL 15 and queue pair 0, and other classes must not use them.
     if MgmtClass(mad[1]).is_smi() != is_smi || (vl == Lrh::VL_MANAGEMENT) != is_smi {
         return Err(NodeDrop::Malformed);
     }
@@ -88,7 +89,7 @@ fn datagram(arrival: &Arrival<'_>, vl: u8, p_keys: &PKeys) -> Result<Datagram, N
     })
 }
 
-/// In a directed response, moves the hop pointer to the end of the route.
+/// In a directed response, sets the hop pointer to its value at the responder, hop count + 1.
 pub(crate) fn start_return_path(mad: &mut [u8; 256]) {
     if MgmtClass(mad[1]) == MgmtClass::SUBN_DIRECTED_ROUTE && Method(mad[3]).is_response() {
         let hop_count = DirectedSmp::parse(mad).hop_count();

@@ -251,7 +251,7 @@ impl Net {
         self.subnet.node_mut(end.node).drops.count(reason);
     }
 
-    /// Allows subnet management Sets from this port.
+    /// Gives a port the management grant: its processes and wires may send SMPs of all methods.
     pub fn grant_management(&mut self, end: End) {
         self.managing.insert(end);
     }
@@ -359,7 +359,7 @@ impl Net {
     fn arrive(&mut self, now: Time, mut flight: Flight) {
         let to = flight.to;
         if !self.subnet.nodes()[to.node as usize].is_switch() {
-            // An adapter receives at the rate of the link.
+            // An adapter receives at the rate of the link, so it returns the credits at once.
             let hold = flight.hold.take();
             self.release(now, hold);
         }

@@ -8,7 +8,7 @@ pub struct PortAddress {
     pub path: PathBuf,
     /// The node, by its name in the topology or by its GUID (`0x0002c90300001001`).
     pub node: String,
-    /// The port; `None`: the first that has a cable.
+    /// The port; `None` for the first one with a cable.
     pub port: Option<u8>,
 }
 

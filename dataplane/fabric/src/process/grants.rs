@@ -6,7 +6,7 @@
 //!      ^                                        |                           |
 //!      |         CLOSED by the sender           |  taken back: least used   |
 //!      +------------------------------------- closing <---------------------+
-//!      |        or two readings without it
+//!      |    or two counter readings without CLOSED
 //!      |                                                                    |
 //!      +---- another path, or none; a client has ended: ended at once <-----+
 //! ```

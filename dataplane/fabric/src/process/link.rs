@@ -81,7 +81,7 @@ enum State {
     Disconnected,
     Attaching(Socket),
     Attached(Box<Session>),
-    /// The server has ended, and so does this link.
+    /// The server has ended, and the link has ended with it.
     Lost,
 }
 
@@ -289,7 +289,7 @@ fn refused(error: OpenError) -> VerbsError {
 /// Waits until one of these is readable, for 10 ms at most.
 fn wait(fds: &mut [PollFd<'_>]) {
     let soon = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
-    // The caller polls in any case.
+    // An error needs no handling, because the caller polls in any case.
     let _ = poll(fds, Some(&soon));
 }
 

@@ -760,7 +760,7 @@ mod tests {
                     .unwrap()
             })
             .collect();
-        // A ring that opens, one that ends, a notification, and a datagram for the other partition.
+        // The server's ring has OPEN, CLOSE, NOTIFY, and a datagram for the other partition.
         let (fd, _) = ring();
         session.announced.insert(5, DirectReceiver::open(fd, 5, route, None).unwrap());
         for (what, number) in [(tag::OPEN, 5), (tag::CLOSE, 5), (tag::NOTIFY, 0)] {

@@ -69,7 +69,7 @@ struct Pending {
 }
 
 impl Fabric {
-    /// Answers a control message of a program. Any bytes have an answer.
+    /// Answers a control message of a program. Any bytes get an answer.
     pub fn answer_program(&mut self, bytes: &[u8]) -> Control {
         let Some(request) = Control::parse(bytes) else { return Control::refusal(0) };
         let answer = match request.kind {
@@ -246,7 +246,7 @@ impl Programs {
         Some(self.slots.get(slot)?.as_ref()?.process)
     }
 
-    /// Returns requests that time out to their programs.
+    /// Returns timed-out requests to their programs.
     pub(crate) fn timeout(&mut self, now: Time) {
         let over = self.pending.iter().filter(|(_, pending)| pending.deadline <= now);
         let over: Vec<_> = over.map(|(&transaction_id, _)| transaction_id).collect();

@@ -142,7 +142,7 @@ impl ConnectArguments {
 }
 
 impl DataMessage {
-    /// The status of a request without a response: the errno of that name.
+    /// The status of a returned request without a response: `ETIMEDOUT`.
     pub const TIMED_OUT: u32 = 110;
 
     /// Parses a message; `None` if its length is wrong. Bytes behind the datagram's length are

@@ -158,7 +158,7 @@ impl StreamSocket {
 }
 
 impl Drop for StreamSocket {
-    /// The listener removes its path.
+    /// Removes the path of the listener.
     fn drop(&mut self) {
         if self.listener.is_some() {
             let _ = fs::remove_file(&self.path);

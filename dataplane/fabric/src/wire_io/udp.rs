@@ -126,7 +126,7 @@ impl UdpWire {
     }
 }
 
-/// Whether the address is in use, here or on another machine.
+/// Whether another socket has the address, here or on another machine.
 fn is_another_ones(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::AddrInUse | ErrorKind::AddrNotAvailable)
 }

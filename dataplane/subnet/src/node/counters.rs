@@ -1,8 +1,9 @@
 //! The counters of a port (IBA 16.1.3.5, 16.1.4.11).
 //!
 //! Why one counter for two attributes: [`PortCounters`] has short counters that stop at their
-//! highest value, [`PortCountersExtended`] long ones, and each is set by itself. A [`Counter`] is
-//! the long one and the offset of the short one, so that a packet costs one addition.
+//! maximum, and [`PortCountersExtended`] has long counters. A Set of one does not change the other.
+//! A [`Counter`] has the long value and the offset of the short value, so that a packet costs one
+//! addition.
 
 use pollux_wire::mad::perf::{
     CounterSelect, CounterSelect2, CounterSelectExtended, PortCounters, PortCountersExtended,
@@ -55,11 +56,11 @@ pub struct Counters {
     pub local_link_integrity_errors: Counter,
     pub excessive_buffer_overruns: Counter,
     pub vl15_dropped: Counter,
-    /// Management packets to queue pair 1 that were dropped. No Set selects it.
+    /// Dropped management packets to queue pair 1. A Set cannot select this counter.
     pub qp1_dropped: Counter,
-    /// Sent, in units of four bytes.
+    /// Data sent, in units of four bytes.
     pub xmit_data: Counter,
-    /// Received, in units of four bytes.
+    /// Data received, in units of four bytes.
     pub rcv_data: Counter,
     pub xmit_packets: Counter,
     pub rcv_packets: Counter,
@@ -72,7 +73,7 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// Words are of four bytes, LRH to ICRC.
+    /// Counts sent packets and their words of four bytes, LRH to ICRC.
     #[inline]
     pub fn sent_many(&mut self, packets: u64, words: u64, is_multicast: bool) {
         self.xmit_packets.add(packets);
@@ -85,7 +86,7 @@ impl Counters {
         kind.add(packets);
     }
 
-    /// Words are of four bytes, LRH to ICRC.
+    /// Counts received packets and their words of four bytes, LRH to ICRC.
     #[inline]
     pub fn received_many(&mut self, packets: u64, words: u64, is_multicast: bool) {
         self.rcv_packets.add(packets);
@@ -98,7 +99,7 @@ impl Counters {
         kind.add(packets);
     }
 
-    /// The long counters by the names of the files in `/sys/class/infiniband/*/ports/*/counters`.
+    /// The long counters, by the names of the files in `/sys/class/infiniband/*/ports/*/counters`.
     pub fn by_linux_name(&self) -> [(&'static str, u64); 21] {
         [
             ("symbol_error", self.symbol_errors),
@@ -127,8 +128,8 @@ impl Counters {
     }
 }
 
-/// Converts between an attribute and its counters. Each row is a counter, its field in the
-/// attribute, and the bit that selects it in a Set; a short counter has its highest value too.
+/// Converts between an attribute and its counters. Each row has a counter, its field in the
+/// attribute, the bit that selects it in a Set, and the maximum of a short counter.
 macro_rules! attribute {
     (
         $vis:vis $attribute:ident by $select:ident:

@@ -1,4 +1,4 @@
-//! The reasons for which a node drops packets and datagrams, and their counters.
+//! The reasons why a node drops packets and datagrams, and their counters.
 
 use pollux_verbs::drops::Drops;
 use pollux_verbs::reasons;
@@ -19,7 +19,7 @@ reasons! {
         Hops = "hops",
         /// The output port is the input port.
         Reflected = "reflected",
-        /// A multicast group without other ports.
+        /// A multicast packet to a group without ports other than the input port.
         NoMember = "no_member",
         PKeyInbound = "p_key_inbound",
         PKeyOutbound = "p_key_outbound",
@@ -37,7 +37,7 @@ reasons! {
         NotManager = "not_manager",
         /// A process that did not read its control messages, and was detached.
         Overrun = "overrun",
-        /// A process leases a segment, and the fabric has no descriptor left to forward it.
+        /// A process leases a segment, but the fabric has no descriptor left to forward it.
         NoDescriptor = "no_descriptor",
     }
 }

@@ -1,9 +1,9 @@
 //! The forwarding tables of a switch: LFT, random forwarding table and MFT (IBA 14.2.5.4, 14.2.5.8
 //! to 12).
 //!
-//! Tables grow as blocks are written, so that a thousand switches cost what their routes cost. The
-//! random table is kept as it was written, and also spread into a linear one (LFT), because a
-//! look-up must be one load with either.
+//! Tables grow as blocks are written, so that the memory of a thousand switches is that of their
+//! routes. A random table is kept as it was written, and is also expanded into a linear table, so
+//! that a look-up is one load with both kinds.
 
 use super::PortSet;
 use super::port::default_lane;
@@ -21,13 +21,13 @@ const RANDOM_ENTRIES: u16 = 1024;
 pub struct Forwarding {
     pub info: SwitchInfo,
     num_ports: u8,
-    /// Output ports by LID, as far as written.
+    /// Output ports by LID, up to the last written block.
     unicast: Vec<u8>,
-    /// As written; empty at a switch with a linear table.
+    /// The random table as written; empty at a switch with a linear table.
     random: Vec<RandomForwardingEntry>,
-    /// Port sets by MLID, from the first MLID on, as far as written.
+    /// Port sets by MLID, from the first MLID up to the last written block.
     groups: Vec<PortSet>,
-    /// VLs by input port, output port and service level; empty until the first is set.
+    /// VLs by input port, output port and service level; empty until some are set.
     lanes: Vec<Option<[u8; 16]>>,
 }
 
@@ -52,7 +52,7 @@ impl Forwarding {
         Self { info, num_ports, unicast, random, groups: Vec::new(), lanes: Vec::new() }
     }
 
-    /// Makes it a switch with a random table instead of the linear one.
+    /// Makes the switch one with a random table instead of a linear table.
     pub fn use_random_table(&mut self) {
         self.info.linear_fdb_cap = 0;
         self.info.random_fdb_cap = RANDOM_ENTRIES;
@@ -79,7 +79,7 @@ impl Forwarding {
         self.groups.get(index).copied().unwrap_or(PortSet::EMPTY)
     }
 
-    /// The VL of a packet of this service level; VL 15 drops it.
+    /// The VL of a packet with this service level. VL 15 means that the packet must be dropped.
     #[inline]
     pub fn lane(&self, input: u8, output: u8, sl: u8, output_vls: VlCap) -> u8 {
         let sl = sl & 15;
@@ -103,7 +103,7 @@ impl Forwarding {
         self.lanes[pair] = Some(lanes);
     }
 
-    /// A block of the linear table; none behind its end.
+    /// A block of the linear table; `None` beyond its end.
     pub fn linear_block(&self, block: u32) -> Option<LinearForwardingTable> {
         let first = self.linear_first(block)?;
         let port = |i| self.unicast.get(first + i).copied();
@@ -113,7 +113,7 @@ impl Forwarding {
         })
     }
 
-    /// Writes a block of the linear table; false behind its end.
+    /// Writes a block of the linear table; `false` beyond its end.
     pub fn set_linear_block(&mut self, block: u32, table: &LinearForwardingTable) -> bool {
         let Some(first) = self.linear_first(block) else { return false };
         write_at(&mut self.unicast, first, &table.ports, LinearForwardingTable::UNREACHABLE);
@@ -145,7 +145,7 @@ impl Forwarding {
         true
     }
 
-    /// A block of the multicast table, for sixteen ports; none behind its end.
+    /// A block of the multicast table, for 16 ports; `None` beyond its end.
     pub fn multicast_block(
         &self,
         which: MulticastForwardingTableModifier,

@@ -1,9 +1,9 @@
 //! The state of a node as subnet management sees it: identity, ports, forwarding tables (IBA
 //! 14.2.5).
 //!
-//! Agents write this state ([`crate::sma`], [`crate::pma`]), and forwarding reads it: a decision
-//! takes a handful of loads, independent of the size of the tables. The fields are the attributes
-//! of the specification, so an agent answers with the real state.
+//! Agents write this state ([`crate::sma`], [`crate::pma`]), and forwarding reads it. A forwarding
+//! decision takes a few loads, whatever the size of the tables. The fields are the attributes of
+//! the specification, so an agent answers with the real state.
 
 mod counters;
 mod drops;
@@ -35,10 +35,10 @@ use pollux_wire::units::Mtu;
 
 #[derive(Clone, Debug)]
 pub struct SubnetNode {
-    /// NodeInfo. The two fields about the receiving port are filled in for each answer.
+    /// NodeInfo. The agent sets the two fields about the receiving port in each answer.
     pub identity: NodeInfo,
     pub description: NodeDescription,
-    /// By number. Number 0 is a switch's own, and means nothing at other nodes.
+    /// The ports, by number. Port 0 is the management port of a switch, and unused at other nodes.
     pub ports: Vec<NodePort>,
     pub forwarding: Option<Box<Forwarding>>,
     pub traps: Traps,
@@ -76,7 +76,8 @@ impl SubnetNode {
         self.identity.node_type == NodeType::SWITCH
     }
 
-    /// The port with the addresses and keys that apply at `port`: port 0 of a switch.
+    /// The port that has the LID, GUIDs and P_Keys for `port`: port 0 at a switch, and `port`
+    /// itself at other nodes.
     pub fn managed_port(&self, port: u8) -> u8 {
         if self.is_switch() { 0 } else { port }
     }
@@ -90,36 +91,36 @@ impl SubnetNode {
         Gid::new(port.info.gid_prefix, port.guids[0])
     }
 
-    /// The P_Key with which a port sends in a partition: its own table entry. A key of another
-    /// partition stays unchanged.
+    /// The P_Key that a port sends in the partition of `p_key`: the entry of its own table. Without
+    /// such an entry, the key stays unchanged.
     pub fn own_p_key(&self, port: u8, p_key: PKey) -> PKey {
         let keys = &self.ports[usize::from(self.managed_port(port))].p_keys;
         keys.matching(p_key.full()).map_or(p_key, |at| keys.entries()[usize::from(at)])
     }
 
-    /// The P_Key of a program that names none: the first of the port's table, as in Linux
-    /// (`umad_set_pkey`).
+    /// The P_Key for a program that gives none: the first valid key of the port's table, as in
+    /// Linux (`umad_set_pkey`).
     pub fn first_p_key(&self, port: u8) -> PKey {
         let keys = self.ports[usize::from(self.managed_port(port))].p_keys.entries();
         keys.iter().find(|key| key.is_valid()).copied().unwrap_or(PKey::DEFAULT)
     }
 
-    /// Whether a port takes general services with this key: it is in the partition, and one of the
-    /// two is a full member.
+    /// Whether a port accepts general services datagrams with this key: it is in the partition, and
+    /// the port or the sender is a full member.
     pub fn takes_p_key(&self, port: u8, p_key: PKey) -> bool {
         self.ports[usize::from(self.managed_port(port))].p_keys.matching(p_key).is_some()
     }
 
-    /// Whether a packet to this LID that came in at `port` is for the node itself.
+    /// Whether a packet to this LID that arrived at `port` is for the node itself.
     pub fn has_lid(&self, port: u8, dlid: Lid) -> bool {
         let info = &self.ports[usize::from(self.managed_port(port))].info;
         dlid == Lid::PERMISSIVE || info.lid != Lid::NONE && info.lid.covers(info.lmc, dlid)
     }
 
-    /// The link of a port is trained: packets of subnet management flow (IBA 7.2.7).
+    /// Sets the link of a port to trained: subnet management packets can pass (IBA 7.2.7).
     ///
-    /// Both ends get the MTU and VLs that a subnet manager would compute, so it need not retrain
-    /// the link.
+    /// Both ends get the MTU and VLs that a subnet manager would compute, so the manager need not
+    /// retrain the link.
     pub fn link_up(&mut self, port: u8, peer: &PortInfo, rate: LinkRate) {
         let info = &mut self.ports[usize::from(port)].info;
         info.port_phys_state = PortPhysState::LINK_UP;
@@ -142,7 +143,7 @@ impl SubnetNode {
         }
     }
 
-    /// A switch raises a trap when the state of a link changed by itself.
+    /// At a switch, records that the state of a link has changed, and raises a trap.
     fn report_link_change(&mut self) {
         let lid = self.lid(0);
         let Some(forwarding) = &mut self.forwarding else { return };
@@ -167,7 +168,7 @@ impl SubnetNode {
         self.raise(port, TrapNumber::CAPABILITY_CHANGED, TrapDetails::Capability(trap));
     }
 
-    /// An adapter at a port reports a P_Key or Q_Key violation: counts it and raises a trap (IBA
+    /// Counts a P_Key or Q_Key violation that the adapter at a port reports, and raises a trap (IBA
     /// 14.2.5.1).
     pub fn key_violation(&mut self, port: u8, violation: &KeyViolation) {
         let info = &mut self.ports[usize::from(port)].info;

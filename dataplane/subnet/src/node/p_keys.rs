@@ -1,7 +1,7 @@
 //! The P_Key table of a port, with an index for look-ups (IBA 10.9).
 //!
-//! Beside the table of the subnet manager, a hash index by partition with open addressing and half
-//! of its slots free makes a look-up one or two loads.
+//! In addition to the table of the subnet manager, there is a hash index by partition, with open
+//! addressing. At least half of its slots are free, so a look-up usually takes one or two loads.
 
 use pollux_wire::keys::PKey;
 
@@ -12,12 +12,12 @@ const SLOTS: usize = 2 * P_KEYS;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PKeys {
     entries: [PKey; P_KEYS],
-    /// Positions in `entries`, counted from 1, by hash of the partition; 0 is free.
+    /// Positions in `entries`, counted from 1, by hash of the partition; 0 marks a free slot.
     slots: [u8; SLOTS],
 }
 
 impl Default for PKeys {
-    /// Full member of the default partition: the state of an unmanaged port.
+    /// The table of an unmanaged port: a full member of the default partition.
     fn default() -> Self {
         let mut entries = [PKey::INVALID; P_KEYS];
         entries[0] = PKey::DEFAULT;
@@ -42,11 +42,11 @@ impl PKeys {
         &self.entries
     }
 
-    /// The entry that lets a packet with this key through, if there is one.
+    /// The index of the entry that accepts a packet with this key, if there is one.
     #[inline]
     pub fn matching(&self, p_key: PKey) -> Option<u16> {
         let mut slot = hash(p_key);
-        // Half of the slots are free, so this ends.
+        // At least half of the slots are free, so the loop ends.
         while let Some(index) = usize::from(self.slots[slot]).checked_sub(1) {
             if self.entries[index].matches(p_key) {
                 return Some(index as u16);
@@ -57,9 +57,9 @@ impl PKeys {
     }
 
     /// Whether the port may send a packet with this key: a full member may use both keys of its
-    /// partition, a limited member its own. The receiver checks its own table.
+    /// partition, and a limited member only the limited key. The receiver checks its own table.
     pub fn may_send(&self, p_key: PKey) -> bool {
-        // Matching is symmetric.
+        // Only a full member matches the limited key, and any member matches the full key.
         let others = if p_key.is_full() { PKey(p_key.partition()) } else { p_key.full() };
         self.matching(others).is_some()
     }
@@ -75,7 +75,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Few partitions, so that they meet.
+    /// Keys of few partitions, so that several keys of a partition occur.
     fn any_key() -> impl Strategy<Value = u16> {
         prop_oneof![0u16..8, 0x8000u16..0x8008, any::<u16>()]
     }

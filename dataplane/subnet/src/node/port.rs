@@ -12,27 +12,28 @@ use pollux_wire::units::{Mtu, TimeCode};
 
 pub const GUIDS: usize = 32;
 
-/// Both arbitration tables of a port, in halves as the attribute has them.
+/// The low-priority and the high-priority arbitration table of a port, each in two halves as in
+/// the attribute.
 type Arbitration = [VlArbitrationTable; 4];
 
 #[derive(Clone, Debug)]
 pub struct NodePort {
     pub info: PortInfo,
-    /// Its GUIDs: the first is its own, others may come from the subnet manager.
+    /// Its GUIDs. The first one is fixed, and the subnet manager can assign the others.
     pub guids: Vec<Guid>,
     pub p_keys: PKeys,
     /// The VL of each service level, at nodes that are not switches.
     pub sl_to_vl: [u8; 16],
-    /// The VL arbitration table; empty until it is set.
+    /// The VL arbitration tables; `None` until they are set.
     pub arbitration: Option<Box<Arbitration>>,
     pub led: bool,
     pub reregistrations: u32,
     pub counters: Counters,
-    /// The end of the M_Key lease, after a refusal.
+    /// The end of the M_Key lease, which a refused request has started.
     pub lease_end: Option<Time>,
 }
 
-/// Capabilities of ports with a LID, of adapters and switches.
+/// Capabilities of all ports with a LID, both of adapters and of switches.
 const CAPABILITIES: CapabilityMask = CapabilityMask::TRAP
     .with(CapabilityMask::SL_MAPPING)
     .with(CapabilityMask::LED_INFO)
@@ -67,7 +68,7 @@ impl NodePort {
             vl_arbitration_high_cap: 64,
             vl_arbitration_low_cap: 64,
             guid_cap: if is_switch { 1 } else { GUIDS as u8 },
-            // A second for the longest path, a millisecond for an answer.
+            // About 1 s for the longest path, and about 1 ms for an answer.
             subnet_timeout: TimeCode(18),
             resp_time_value: TimeCode(8),
             local_phy_errors: 8,
@@ -93,7 +94,7 @@ impl NodePort {
         port
     }
 
-    /// Supports this rate and lower ones.
+    /// Sets the active rate of a port. The port then supports this rate and lower ones.
     pub fn set_rate(&mut self, rate: LinkRate) {
         let up_to = |bit: u8| bit | bit.saturating_sub(1);
         let info = &mut self.info;
@@ -108,8 +109,8 @@ impl NodePort {
         info.link_speed_ext_active = rate.speed_ext;
     }
 
-    /// Whether data packets pass, beside those of subnet management: in and out of an active port,
-    /// in only at an armed one (IBA 7.2.7).
+    /// Whether the port accepts arriving data packets: in the states Armed and Active (IBA 7.2.7).
+    /// It accepts subnet management packets in other states, too.
     #[inline]
     pub fn takes_data(&self) -> bool {
         matches!(self.info.port_state, PortState::ARMED | PortState::ACTIVE)
@@ -120,7 +121,7 @@ impl NodePort {
         self.info.port_state == PortState::ACTIVE
     }
 
-    /// The VL of a service level at an adapter, if the port has it.
+    /// The VL of a service level at an adapter; `None` if the port does not have this VL.
     #[inline]
     pub fn lane(&self, sl: u8) -> Option<u8> {
         let lane = self.sl_to_vl[usize::from(sl & 15)];
@@ -132,7 +133,7 @@ impl NodePort {
         guids.map(|guid| Gid::new(self.info.gid_prefix, *guid))
     }
 
-    /// Whether a GID is one of the port's, with the prefix of the subnet or the default prefix.
+    /// Whether the port has a GID, with the prefix of the subnet or with the default prefix.
     pub fn has_gid(&self, gid: Gid) -> bool {
         let is_here = [self.info.gid_prefix, Gid::DEFAULT_PREFIX].contains(&gid.prefix());
         is_here && gid.guid() != Guid(0) && self.guids.contains(&gid.guid())

@@ -1,6 +1,6 @@
 //! A set of ports of one switch.
 
-/// Ports by number, as bits: what a multicast packet is copied to.
+/// A bit for each port number: the ports to which a multicast packet is copied.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PortSet([u64; 4]);
 
@@ -27,7 +27,7 @@ impl PortSet {
         self.0[usize::from(port / 64)] |= 1 << (port % 64);
     }
 
-    /// The sixteen ports from 16 times `position` on, the lowest bit first.
+    /// The 16 ports from number 16 * `position` on, the first one in the lowest bit.
     pub fn sixteen(&self, position: u8) -> u16 {
         (self.0[usize::from(position / 4 % 4)] >> (position % 4 * 16)) as u16
     }

@@ -1,9 +1,9 @@
 //! Traps of a node, sent until the subnet manager represses them (IBA 13.4.9, 14.3.13).
 //!
 //! ```text
-//! raise        queued, as a new one if an equal trap waits
-//! poll         one trap every SubnetTimeout: the next one is sent, and queued again
-//! repress(TID) removed
+//! raise        queues a trap; if an equal one waits, gives that one a new TID
+//! poll         sends the next trap, once every SubnetTimeout, and queues it again
+//! repress(TID) removes a trap
 //! ```
 
 use crate::time::Time;
@@ -19,7 +19,7 @@ pub const TRAPS_MAX: usize = 16;
 #[derive(Clone, Debug, Default)]
 pub struct Traps {
     pub(crate) waiting: VecDeque<Trap>,
-    /// TID of the newest trap. Why 32 bits: the upper half routes responses.
+    /// The TID of the newest trap. Why 32 bits: the upper half of a TID routes responses to agents.
     transaction_id: u32,
     not_before: Time,
 }
@@ -32,8 +32,9 @@ pub(crate) struct Trap {
 }
 
 impl Traps {
-    /// Queues a trap that leaves by `port`. An equal one that waits gets another TID: the answer to
-    /// it may be under way. Without space the trap is lost.
+    /// Queues a trap to be sent from `port`. If an equal trap waits, it gets a new TID instead: an
+    /// answer that is on its way is about the earlier event, and must not remove it. If the queue
+    /// is full, the trap is lost.
     pub(crate) fn raise(&mut self, port: u8, notice: Notice) {
         self.transaction_id = self.transaction_id.wrapping_add(1);
         let transaction_id = self.transaction_id.into();
@@ -49,8 +50,7 @@ impl Traps {
         (!self.waiting.is_empty()).then_some(self.not_before)
     }
 
-    /// A trap that is due: the port it leaves by, and the datagram. `interval` passes before the
-    /// next one.
+    /// A trap that is due: its port and the datagram. The next trap is due after `interval`.
     pub(crate) fn poll(&mut self, now: Time, interval: Duration) -> Option<(u8, LidSmp)> {
         self.due().filter(|due| *due <= now)?;
         let trap = self.waiting.pop_front()?;
@@ -63,7 +63,7 @@ impl Traps {
         Some((port, smp))
     }
 
-    /// Removes a repressed trap; returns whether it was one of this node.
+    /// Removes a repressed trap; returns whether it was a trap of this node.
     pub(crate) fn repress(&mut self, transaction_id: u64) -> bool {
         let before = self.waiting.len();
         self.waiting.retain(|trap| trap.transaction_id != transaction_id);

@@ -6,7 +6,7 @@ use super::PARTITIONS_MAX;
 #[error("{file}:{line}: `{word}`: {problem}")]
 pub struct PartitionError {
     pub file: String,
-    /// From 1.
+    /// The line number, from 1.
     pub line: usize,
     pub word: String,
     pub problem: PartitionProblem,

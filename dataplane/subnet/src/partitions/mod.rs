@@ -13,10 +13,10 @@ use pollux_wire::keys::{PKey, QKey};
 use pollux_wire::mad::smp::NodeType;
 use pollux_wire::units::{Mtu, Rate};
 
-/// Partitions of a subnet: as many as a P_Key can name.
+/// Partitions of a subnet, at most.
 pub const PARTITIONS_MAX: usize = 4096;
 
-/// All partitions; the default one is always among them, as the first.
+/// All partitions of a subnet. The first one is always the default partition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Partitions {
     pub(crate) all: Vec<Partition>,
@@ -24,26 +24,26 @@ pub struct Partitions {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Partition {
-    /// Its key, with full membership.
+    /// The key of a full member.
     pub p_key: PKey,
     pub sl: u8,
     pub ipoib: Option<IpoibGroups>,
-    /// Its key is the first in the tables of its members.
+    /// Whether its key precedes the keys of other partitions in the tables of its members.
     pub is_first: bool,
-    /// The rules of membership. Of several rules for a port, the last one for this port counts,
-    /// else the last one for all ports.
+    /// The rules of membership. For a port, the last rule that names this port applies, or else the
+    /// last rule for a kind of ports or all ports.
     pub members: Vec<(Members, MembershipKind)>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IpoibGroups {
     pub mtu: Mtu,
-    /// The speed that every member needs.
+    /// The minimum rate of members.
     pub rate: Rate,
     pub q_key: QKey,
     pub traffic_class: u8,
     pub flow_label: u32,
-    /// The scopes: a group for each.
+    /// The scopes; each has its own groups.
     pub scopes: Vec<Scope>,
 }
 
@@ -87,7 +87,7 @@ impl Default for Partitions {
 }
 
 impl Partition {
-    /// The default partition of a file without a line for it: all ports are limited members.
+    /// The default partition if a file does not define it: all ports are limited members.
     fn default_one() -> Self {
         Self {
             p_key: PKey::DEFAULT,
@@ -110,8 +110,7 @@ impl Partition {
         rule(true).or_else(|| rule(false)).map(|(_, membership)| *membership)
     }
 
-    /// Its permanent multicast groups: IPv4 broadcast and IPv6 all-nodes, in
-    /// every scope.
+    /// Its permanent multicast groups: IPv4 broadcast and IPv6 all-nodes, in every scope.
     pub fn broadcast_groups(&self) -> Vec<Gid> {
         let scopes = self.ipoib.iter().flat_map(|groups| &groups.scopes);
         let of = |scope: &Scope| {
@@ -121,11 +120,11 @@ impl Partition {
     }
 }
 
-/// Signatures of the groups of IP over InfiniBand (RFC 4391 4).
+/// Signatures in the MGIDs of IP over InfiniBand (RFC 4391 4).
 pub(crate) const IPV4: u16 = 0x401b;
 pub(crate) const IPV6: u16 = 0x601b;
 
-/// The group of an address whose upper bits are zero (RFC 4391 4).
+/// The MGID of an IP group (RFC 4391 4). `group` is its low 32 bits; the upper ones are zero.
 pub(crate) fn ipoib_gid(scope: Scope, signature: u16, p_key: PKey, group: u32) -> Gid {
     let mut gid = [0; 16];
     gid[..2].copy_from_slice(&[0xff, 0x10 | scope.0]);
@@ -162,12 +161,12 @@ impl Partitions {
         &self.all
     }
 
-    /// Ignores the membership bit of the key.
+    /// The partition of a key, with or without the membership bit.
     pub(crate) fn of(&self, p_key: PKey) -> Option<&Partition> {
         self.all.iter().find(|partition| partition.p_key == p_key.full())
     }
 
-    /// A port's keys in the order of its table.
+    /// The keys of a port, in the order of its P_Key table.
     pub(crate) fn keys(&self, port: &Candidate) -> Vec<PKey> {
         let mut order: Vec<_> = self.all.iter().collect();
         order.sort_by_key(|partition| !partition.is_first);

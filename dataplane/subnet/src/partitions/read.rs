@@ -5,8 +5,8 @@
 //! NAME[=KEY] [, FLAG[=VALUE]]... [: [MEMBER[=full|limited|both]] [, ...]] ;
 //! ```
 //!
-//! A partition can run over several lines. Lines about a group other than those of IP over
-//! InfiniBand (`mgid=`) are not known here.
+//! A partition can take several lines. Groups other than those of IP over InfiniBand (`mgid=`) are
+//! not supported.
 
 use super::{IpoibGroups, Members, MembershipKind, PARTITIONS_MAX, Partition, Partitions};
 use super::{PartitionError, PartitionProblem as Problem};
@@ -33,13 +33,15 @@ impl Partitions {
     }
 }
 
-/// A part of a partition, and the number of the line where it begins.
+/// The number of the line where a part of a partition begins, and the part.
 struct Part(usize, String);
 
-/// One partition: its parts, each with the `,`, `:` or `;` behind it.
+/// One partition: its parts, each with the `,`, `:` or `;` behind it. The error is the last part of
+/// a partition without a `;`.
 type Statement = std::result::Result<Vec<(Part, char)>, String>;
 
-/// The text between `;`s, with its first lines. Text behind the last `;` is an error.
+/// The partitions of a file, each with the number of its first line. Text behind the last `;` is an
+/// error.
 fn statements(text: &str) -> Vec<(usize, Statement)> {
     let (mut all, mut parts) = (Vec::new(), Vec::new());
     let mut open = Part(1, String::new());
@@ -231,7 +233,8 @@ impl Reader<'_> {
         PKey(free.unwrap_or(1)).full()
     }
 
-    /// In a file without a line for the default partition, all ports are limited members of it.
+    /// Puts the default partition first. If the file does not define it, all ports are limited
+    /// members.
     fn finish(mut self) -> Result<Partitions> {
         let at = self.all.iter().position(|partition| partition.p_key == PKey::DEFAULT);
         let default = at.map_or_else(Partition::default_one, |at| self.all.remove(at));

@@ -1,6 +1,6 @@
 //! The performance management agent: reads and sets the counters of a node (IBA 16.1).
 //!
-//! The class has no key, so any node of the partition can read and set them.
+//! The class has no key, so any node in the partition can read and set the counters.
 
 use crate::node::{Counters, NodeDrop, SubnetNode};
 use pollux_wire::mad::class_port_info::{ClassCapabilities, ClassPortInfo};
@@ -13,7 +13,7 @@ const DATA: usize = 64;
 
 type Data = [u8; MAD_LEN - DATA];
 
-/// Answers a datagram of this class; `None` for a response, which needs no answer.
+/// Answers a datagram of this class. `None` for a response, which is counted as a drop.
 pub fn handle(node: &mut SubnetNode, mad: &[u8; MAD_LEN]) -> Option<[u8; MAD_LEN]> {
     let (head, data) = mad.split_at(DATA);
     let mut header = MadHeader::read(head).ok()?.0;
@@ -33,7 +33,7 @@ pub fn handle(node: &mut SubnetNode, mad: &[u8; MAD_LEN]) -> Option<[u8; MAD_LEN
     Some(answer)
 }
 
-/// Executes a request; `data` is the attribute of the request, and then that of the answer.
+/// Executes a request. `data` has the attribute of the request, and then that of the answer.
 fn execute(node: &mut SubnetNode, header: &MadHeader, data: &mut Data) -> Result<(), MadStatus> {
     if header.base_version != 1 || header.class_version != 1 {
         return Err(MadStatus::BAD_VERSION);
@@ -89,8 +89,8 @@ fn class_port_info(node: &SubnetNode) -> ClassPortInfo {
     }
 }
 
-/// The counters of a port. Port 255, the sum of all, is invalid: AllPortSelect is not among the
-/// capabilities.
+/// The counters of a port. Port 255, the sum of all ports, is invalid, because AllPortSelect is not
+/// among the capabilities.
 fn counters(node: &mut SubnetNode, port: u8) -> Result<&mut Counters, MadStatus> {
     let is_switch = node.is_switch();
     let port = node.ports.get_mut(usize::from(port)).filter(|_| port > 0 || is_switch);

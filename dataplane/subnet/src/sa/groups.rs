@@ -1,7 +1,7 @@
 //! Multicast groups: their members and properties (IBA 15.2.5.17).
 //!
-//! The first full member with all required components creates a group, and the group ends with its
-//! last full member. Groups of a partition are permanent.
+//! A join of a full member or send-only full member with all required components creates a group.
+//! The group ends with its last such member. The groups of partitions are permanent.
 
 use super::paths::largest;
 use crate::partitions::{IPV4, IPV6, Partitions, ipoib_gid};
@@ -18,10 +18,10 @@ pub const MEMBERS_MAX: usize = 1 << 20;
 
 #[derive(Clone, Debug)]
 struct Group {
-    /// Its properties, without members.
+    /// The properties of the group, without a member.
     record: McMemberRecord,
     members: BTreeMap<Gid, Member>,
-    /// It does not end with its last full member.
+    /// Whether the group stays without full members.
     is_permanent: bool,
 }
 
@@ -60,7 +60,7 @@ const CREATE: Mask = Mask::MGID
     .with(Mask::SL);
 
 impl Groups {
-    /// The groups that partitions have from the beginning.
+    /// Creates the permanent groups of partitions.
     pub(super) fn new(partitions: &Partitions, life_time: TimeCode) -> Self {
         let mut groups = Self {
             all: BTreeMap::new(),
@@ -140,7 +140,8 @@ impl Groups {
         self.all.insert(record.mgid, Group { record, members: BTreeMap::new(), is_permanent });
     }
 
-    /// A port joins, and creates the group if necessary. `port` has the capabilities of its link.
+    /// Adds a port to a group, and creates the group if necessary. `port` has the MTU, the rate and
+    /// the P_Keys of the port.
     pub(super) fn join(
         &mut self,
         mask: Mask,
@@ -192,7 +193,7 @@ impl Groups {
         port: (Mtu, Rate, &[PKey]),
     ) -> Result<Gid, MadStatus> {
         let invalid = MadStatus::SA_REQUEST_INVALID;
-        // A group without an MGID gets one; all other components are required.
+        // Without an MGID, the group gets a generated one. All other components are required.
         let is_nameless = !mask.contains(Mask::MGID) || wanted.mgid == Gid::NONE;
         let needed = if is_nameless { CREATE.without(Mask::MGID) } else { CREATE };
         if !mask.contains(needed) {
@@ -250,7 +251,8 @@ impl Groups {
         Ok(mgid)
     }
 
-    /// Groups of IP over InfiniBand are like the broadcast group of their partition (RFC 4391 4).
+    /// Whether a group of IP over InfiniBand has the properties of the broadcast group of its
+    /// partition (RFC 4391 4). Other groups always fit.
     fn fits_broadcast_group(&self, record: &McMemberRecord) -> bool {
         let signature = u16::from_be_bytes([record.mgid.0[2], record.mgid.0[3]]);
         if signature != IPV4 && signature != IPV6 {
@@ -324,7 +326,8 @@ impl Groups {
         }
     }
 
-    /// Records that match a query: one of each group, or one of each member for trusted requesters.
+    /// Records that match a query: one of each group, or one of each member if the requester is
+    /// trusted or the query has a port GID.
     pub(super) fn records(
         &self,
         mask: Mask,
@@ -373,7 +376,7 @@ fn has_key(keys: &[PKey], p_key: PKey) -> bool {
     keys.iter().any(|key| key.matches(p_key))
 }
 
-/// The MGID of a group whose creator gave none: a signature of ours, with its MLID.
+/// The MGID of a group that was created without one. It has a signature of its own, and the MLID.
 fn generate_mgid(scope: Scope, mlid: Lid) -> Gid {
     ipoib_gid(scope, 0xa01b, PKey::DEFAULT, mlid.0.into())
 }

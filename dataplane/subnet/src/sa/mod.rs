@@ -1,9 +1,10 @@
 //! The subnet administrator: it answers SA queries, keeps groups, services and subscriptions, and
 //! sends reports to subscribers (IBA 15).
 //!
-//! It belongs to the master subnet manager and answers from the manager's view. Queries wait in a
-//! bounded queue, and are answered one at a time when the manager itself has nothing to send: so a
-//! flood of queries cannot stop a sweep. If the queue is full, the answer is BUSY.
+//! The administrator is part of the master subnet manager and answers from the manager's view.
+//! Queries wait in a bounded queue, and are answered one at a time when the manager itself has
+//! nothing to send, so a flood of queries cannot stop a sweep. If the queue is full, the answer is
+//! BUSY.
 //!
 //! 1. `paths`, `groups`, `services`, `subscriptions`: attributes for ordinary nodes;
 //! 2. `notices`: reports to subscribers; `records`: attributes for management tools.
@@ -53,7 +54,7 @@ const OUTGOING_MAX: usize = 4096;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SaCounters {
     pub answered: u64,
-    /// Queries answered BUSY: the queue was full, or too many RMPP transfers were active.
+    /// Queries answered with BUSY: the queue was full, or too many RMPP transfers were active.
     pub busy: u64,
     /// Malformed datagrams, or datagrams from unknown ports.
     pub strays: u64,
@@ -89,23 +90,23 @@ pub struct Administrator {
     packet_life_time: TimeCode,
     questions: VecDeque<Datagram>,
     outgoing: VecDeque<Datagram>,
-    /// Answers to joins of groups whose tables are not written yet.
+    /// Answers to joins that wait until writing the MFTs of their groups begins.
     unwritten_joins: Vec<Datagram>,
-    /// The same of tables that are being written.
+    /// Answers to joins that wait until the MFTs of their groups are written.
     written_joins: Vec<Datagram>,
     transfers: Transfers<TransferKey>,
     groups: Groups,
     services: services::Services,
     subscriptions: Subscriptions,
-    /// All subnet managers, ours first.
+    /// All subnet managers, the own one first.
     managers: Vec<SmInfo>,
     counters: SaCounters,
 }
 
 enum Answer {
-    /// One record, or the attribute as it was set.
+    /// One record, or the attribute as it was set, and the attribute offset.
     One([u8; 200], u16),
-    /// Several records, and their distance in units of 8 bytes.
+    /// Several records, and the attribute offset: their distance in units of 8 bytes.
     Table(Vec<u8>, u16),
 }
 
@@ -160,7 +161,7 @@ impl Administrator {
             return;
         }
         if rmpp.active {
-            // A query fits a segment.
+            // A query must fit into one segment.
             let outcome = Reception::default().receive(&mad, mad.data.len());
             if let SegmentOutcome::Complete(reply)
             | SegmentOutcome::Acknowledged(reply)
@@ -183,7 +184,7 @@ impl Administrator {
         }
     }
 
-    /// The next datagram to send; the manager sets the source.
+    /// The next datagram to send. The manager sets the source LID.
     pub(crate) fn poll_transmit(&mut self, now: Time, view: &View) -> Option<Datagram> {
         loop {
             let ready = self.outgoing.pop_front();
@@ -216,7 +217,7 @@ impl Administrator {
             self.counters.strays += 1;
             return;
         };
-        // Ordinary queries have key 0; any other key must be ours.
+        // Ordinary queries have the SM_Key 0. Any other key must be the right one.
         let is_trusted = mad.sa.sm_key != SmKey(0);
         if is_trusted && mad.sa.sm_key != self.sm_key {
             self.counters.untrusted += 1;
@@ -397,9 +398,9 @@ impl Administrator {
     }
 
     fn class_port_info(&self, view: &View) -> ClassPortInfo {
-        /// Optional records, multicast, and paths between several ports (IBA 15.2.2).
+        /// Support of optional records, multicast, and MultiPathRecord (IBA 15.2.2).
         const OPTIONAL: ClassCapabilities = ClassCapabilities(1 << 8 | 1 << 9 | 1 << 10);
-        /// Members that only send can keep a group alive.
+        /// Support of send-only full members, which keep a group alive.
         const SEND_ONLY_FULL_MEMBER: u32 = 1 << 12;
         let own = self.managers.first().and_then(|own| view.by_port_guid(own.guid));
         let address = own.map(|at| ClassAddress {
@@ -440,7 +441,7 @@ impl Administrator {
         self.groups.mlids()
     }
 
-    /// Ports in a group, each with whether it receives.
+    /// The ports in a group, each with whether it receives.
     pub(crate) fn members(&self, mlid: Lid, view: &View) -> Vec<(PortRef, bool)> {
         let at = |gid: Gid| view.by_gid(self.prefix, gid);
         self.groups.members(mlid).filter_map(|(gid, receives)| Some((at(gid)?, receives))).collect()
@@ -450,8 +451,8 @@ impl Administrator {
         self.groups.has_changed()
     }
 
-    /// The MLIDs of groups whose members changed since the last call. Joins of these groups are
-    /// answered by [`Self::answer_joins`] after their tables are written.
+    /// The MLIDs of groups with changed members since the last call. The caller must write their
+    /// MFTs and then call [`Self::answer_joins`].
     pub(crate) fn take_changed_groups(&mut self) -> BTreeSet<Lid> {
         self.written_joins.append(&mut self.unwritten_joins);
         self.groups.take_changed()
@@ -463,7 +464,7 @@ impl Administrator {
             .for_each(|answer| self.transmit(answer));
     }
 
-    /// Sets the subnet managers, ours first.
+    /// Sets the subnet managers, the own one first.
     pub(crate) fn set_managers(&mut self, managers: Vec<SmInfo>) {
         self.managers = managers;
     }

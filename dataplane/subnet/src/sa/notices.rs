@@ -1,7 +1,7 @@
 //! Notices about the subnet for subscribers (IBA 13.4.8, 14.4.10).
 //!
-//! Traps of nodes are forwarded; subnet administration creates the notices of new and removed ports
-//! and groups.
+//! The administrator forwards traps of nodes, and creates the notices of new and removed ports and
+//! groups.
 
 use super::Administrator;
 use crate::view::View;
@@ -11,9 +11,9 @@ use pollux_wire::mad::notice::{
 };
 
 impl Administrator {
-    /// Applies the changes that a sweep has found: ports that have left lose their memberships and
-    /// subscriptions, and subscribers get reports of groups, and of ports in and out of service.
-    /// The first sweep reports no port as new.
+    /// Applies the changes that a sweep has found. Ports that have left the subnet lose their
+    /// memberships and subscriptions. Subscribers get reports of new and ended groups, and of ports
+    /// in and out of service. The first sweep reports no port as new.
     pub(crate) fn handle_changes(&mut self, before: &View, view: &View) {
         let capacity = view.switches().map(|(.., switch)| switch.info.multicast_fdb_cap).min();
         self.groups.set_capacity(capacity.unwrap_or(0).into());
@@ -40,7 +40,7 @@ impl Administrator {
     pub(super) fn report_groups(&mut self, view: &View) {
         for (mgid, is_new) in self.groups.take_unreported() {
             if !is_new {
-                // A member may not hear of its join after the end of the group.
+                // A member must get the answer to its join before the report of the group's end.
                 self.written_joins.append(&mut self.unwritten_joins);
                 self.answer_joins();
             }
@@ -64,9 +64,9 @@ impl Administrator {
         self.report(view, notice);
     }
 
-    /// Reports a notice to its subscribers; a notice about a port or group, only to subscribers
-    /// that share a partition with it. The partitions of one that has left are unknown: all
-    /// subscribers get its notice.
+    /// Reports a notice to its subscribers. Subscribers get a notice about a port or group only if
+    /// they share a partition with it. If the port or group is gone, its partitions are unknown, so
+    /// all subscribers get the notice.
     pub(crate) fn report(&mut self, view: &View, notice: Notice) {
         let issuer = view.by_lid(notice.issuer_lid);
         let issuer_gid = issuer.map_or(Gid::NONE, |at| self.gid_of(view, at));

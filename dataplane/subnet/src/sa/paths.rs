@@ -1,7 +1,7 @@
 //! Path records: LIDs, rate and MTU between ports (IBA 15.2.5.16).
 //!
-//! Each path is traced through the forwarding tables, so a record has the properties that a packet
-//! meets.
+//! Each path is traced through the forwarding tables, so a record has the properties of the links
+//! that a packet uses.
 
 use super::Administrator;
 use crate::view::{PortRef, View};
@@ -15,11 +15,11 @@ use pollux_wire::mad::smp::{DirectedSmp, NodeType};
 use pollux_wire::units::{Mtu, Rate, TimeCode};
 
 pub const PATHS_MAX: usize = 1 << 16;
-/// For each pair of ports, unless the query has a number.
+/// Paths for each pair of ports, if the query does not limit their number.
 const PATHS_OF_A_PAIR: u8 = 127;
 const HOP_LIMIT_ROUTED: u8 = u8::MAX;
 
-/// One end of a path: a port, its GID in the query, and the LID if the query fixes it.
+/// One end of a path: a port, the GID for the record, and the LID if the query has one.
 #[derive(Clone, Copy)]
 struct PathEnd {
     at: PortRef,
@@ -180,14 +180,15 @@ impl Administrator {
                 hop_limit: from.hop_limit.max(to.hop_limit),
                 ..fitting
             });
-            // Both LIDs are fixed: further paths are the same.
+            // The query has both LIDs, so further paths would be the same.
             if from.lid.is_some() && to.lid.is_some() {
                 break;
             }
         }
     }
 
-    /// The partition of a path: the one of the query, or the first that both ports are in.
+    /// The P_Key and SL of a path: by the query's P_Key, or else by the first partition in which
+    /// both ports may communicate.
     fn partition_of(
         &self,
         view: &View,
@@ -246,7 +247,8 @@ impl Administrator {
     }
 }
 
-/// Whether two ports may communicate in the partition of a key: at least one is a full member.
+/// Whether two ports may communicate in the partition of a key: both are members, and at least one
+/// is a full member.
 fn may_talk(one: Option<&[PKey]>, other: Option<&[PKey]>, p_key: PKey) -> bool {
     let of = |keys: Option<&[PKey]>| {
         let keys = keys.unwrap_or_default().iter();
@@ -257,14 +259,15 @@ fn may_talk(one: Option<&[PKey]>, other: Option<&[PKey]>, p_key: PKey) -> bool {
     matches!((of(one), of(other)), (Some(one), Some(other)) if one.matches(other))
 }
 
-/// The path to other subnets: the router port with the lowest GUID.
+/// The router port for paths to other subnets: the one with the lowest GUID.
 fn router(view: &View) -> Option<PortRef> {
     let is_router = |at: &PortRef| view.node(at.node).info.node_type == NodeType::ROUTER;
     let ports = view.managed().filter(|(at, _)| is_router(at));
     ports.min_by_key(|(_, port)| port.guid).map(|(at, _)| at)
 }
 
-/// Traces the tables from a port to a LID; returns the rate and MTU of the path if it leads there.
+/// Traces the path of a LID through the tables, starting at a port. Returns the rate and MTU of the
+/// path, if it leads to the port `to`.
 fn walk(view: &View, from: PortRef, to: PortRef, dlid: Lid) -> Option<TracedPath> {
     let start = view.port(from).info?;
     let mut traced = TracedPath { mtu: start.mtu_cap, rate: Rate(0), is_loopback: from == to };
@@ -293,8 +296,8 @@ fn walk(view: &View, from: PortRef, to: PortRef, dlid: Lid) -> Option<TracedPath
     None
 }
 
-/// The MTU, rate and lifetime of a path under the selectors of a query, and nothing else; `None` if
-/// the path cannot satisfy them.
+/// A record with only the MTU, rate and lifetime of a path, under the selectors of a query; `None`
+/// if the path cannot satisfy them.
 fn fit(
     mask: Mask,
     wanted: &PathRecord,

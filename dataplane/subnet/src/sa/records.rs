@@ -1,7 +1,7 @@
 //! Records from the view: nodes, ports, links, and the tables of switches (IBA 15.2.5).
 //!
-//! The component mask of a query has a bit for each field of the record's table, and for each gap
-//! between fields. One function converts it into a mask of bytes, which compares all records.
+//! The component mask of a query has a bit for each field of the record's layout, and for each gap
+//! between fields. [`Wanted::new`] converts it into a byte mask, with which any record is compared.
 
 use super::Administrator;
 use crate::view::{PortRef, SeenNode, SeenPort, SeenSwitch, View};
@@ -28,7 +28,7 @@ pub(super) struct Wanted {
 }
 
 impl Wanted {
-    /// `nested` has the tables of fields that are records themselves.
+    /// `nested` has the layouts of fields that consist of fields themselves.
     fn new<R: Record>(
         mask: u64,
         record: &R,
@@ -127,7 +127,7 @@ pub(super) fn table_of<R: Record>(records: &[R]) -> Result<Vec<u8>, MadStatus> {
 
 type Answer = Result<Table, MadStatus>;
 
-/// The port with the LID of a query, or all ports with a LID.
+/// The port with the LID of a query, or all ports with a LID if the query has none.
 fn managed<'a>(
     view: &'a View,
     wanted: &Wanted,
@@ -148,7 +148,7 @@ fn switches<'a>(
     })
 }
 
-/// All ports of a switch; at other nodes, the port itself.
+/// All ports of a switch; at other nodes, only the port itself.
 fn port_numbers(node: &SeenNode, at: PortRef) -> RangeInclusive<u8> {
     if node.is_switch() { 0..=node.info.num_ports } else { at.port..=at.port }
 }
@@ -166,7 +166,7 @@ impl Administrator {
         table.finish()
     }
 
-    /// `by_capability` matches ports that have at least the capabilities of the query.
+    /// With `by_capability`, a port matches if it has at least the capabilities of the query.
     pub(super) fn port_info_records(
         view: &View,
         mask: u64,

@@ -26,7 +26,7 @@ fn key(record: &ServiceRecord) -> Key {
 const IDENTITY: Mask = Mask::SERVICE_ID.with(Mask::SERVICE_GID).with(Mask::SERVICE_P_KEY);
 
 impl Services {
-    /// Registers a service, or changes a registration, which needs its key.
+    /// Registers a service, or changes a registration. A change needs the same service key.
     pub(super) fn announce(
         &mut self,
         now: Time,
@@ -74,7 +74,7 @@ impl Services {
         Ok(record)
     }
 
-    /// Registrations that match a query; only trusted requesters get their keys.
+    /// The registrations that match a query. Only trusted requesters get the service keys.
     pub(super) fn records(
         &self,
         now: Time,

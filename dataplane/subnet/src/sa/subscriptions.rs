@@ -1,7 +1,8 @@
 //! Subscriptions, and reports to subscribers (IBA 13.4.8.3, 15.4.1).
 //!
 //! A report is repeated until it is acknowledged or its attempts are used up. A subscriber that
-//! does not acknowledge keeps the subscription; only a port that has left the subnet loses it.
+//! does not acknowledge keeps its subscription. Only a port that has left the subnet loses its
+//! subscriptions.
 
 use crate::subnet::Datagram;
 use crate::time::Time;
@@ -14,7 +15,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 pub const SUBSCRIPTIONS_MAX: usize = 16_384;
-/// The most reports that wait to be sent or acknowledged.
+/// Reports that may wait to be sent or acknowledged. Further ones are dropped.
 pub const REPORTS_MAX: usize = 4096;
 const REPORT_TIME: Duration = Duration::from_secs(1);
 const TRIES_MAX: u8 = 3;
@@ -28,7 +29,7 @@ struct Subscriber {
 
 #[derive(Clone, Copy, Debug)]
 struct Report {
-    /// Repetitions have the same.
+    /// All repetitions of a report have the same transaction ID.
     transaction_id: u32,
     to: Subscriber,
     report: NoticeReport,
@@ -93,9 +94,9 @@ impl Subscriptions {
         Some(Datagram { slid, dlid, src_qp, dest_qp, p_key, mad })
     }
 
-    /// `false` if there is no such report.
+    /// Ends a report that a subscriber has acknowledged; `false` if there is no such report.
     pub(super) fn handle_acknowledgement(&mut self, from: Lid, transaction_id: u64) -> bool {
-        // The transport uses the upper half.
+        // The upper half of a TID routes responses to agents.
         let id = transaction_id as u32;
         let is_known = self.sent.get(&id).is_some_and(|(report, _)| report.to.lid == from);
         is_known && self.sent.remove(&id).is_some()

@@ -1,4 +1,4 @@
-//! Queries of hosts to the administrator of a subnet in memory.
+//! Tests with queries of hosts to the administrator of a subnet in memory.
 
 use super::*;
 use crate::sm::Residents;
@@ -95,7 +95,7 @@ impl World {
         (mad.header.status, R::from_data(&mad.data))
     }
 
-    /// Queries a table from a host, and receives it by segments.
+    /// Queries a table from a host, and receives its segments.
     fn table<Q: Record, R: Record>(
         &mut self,
         host: usize,
@@ -244,7 +244,7 @@ fn paths_between_many_are_a_table() {
 
 type M = McMemberRecordMask;
 
-/// The broadcast group of IPv4, and a port of it.
+/// The membership of a host in the IPv4 broadcast group.
 fn membership(world: &World, host: usize) -> McMemberRecord {
     McMemberRecord {
         mgid: Partitions::default().all()[0].broadcast_groups()[0],
@@ -255,7 +255,7 @@ fn membership(world: &World, host: usize) -> McMemberRecord {
     }
 }
 
-/// Another group, as Linux creates it: like the broadcast group.
+/// Another group with the properties of the broadcast group, as Linux creates it.
 fn another(world: &mut World, host: usize) -> McMemberRecord {
     let broadcast = membership(world, host);
     let (_, like) = world.ask(host, Method::SET, M::LINUX_JOIN_BROADCAST, broadcast);
@@ -264,7 +264,7 @@ fn another(world: &mut World, host: usize) -> McMemberRecord {
     McMemberRecord { mgid, join_state: JoinState::FULL_MEMBER, ..like }
 }
 
-/// The number of leaf ports to hosts of a group.
+/// The number of ports of leaf switches that lead to hosts of a group.
 fn receivers(world: &World, mlid: Lid) -> usize {
     let leaves = world.subnet.nodes().iter().filter(|node| node.identity.num_ports == 4);
     let tables = leaves.filter_map(|node| node.forwarding.as_ref());
@@ -291,7 +291,7 @@ fn hosts_join_the_broadcast_group_as_linux_does() {
     assert!(tables.group(Lid(0xc000)).is_empty(), "nobody is left at this leaf");
 }
 
-/// Also of one that comes while the manager looks for changes.
+/// This includes a join that arrives during a sweep.
 #[test]
 fn a_join_is_answered_when_the_switches_know_of_it() {
     for is_sweeping in [false, true] {
@@ -369,7 +369,7 @@ fn joins_that_do_not_fit_are_refused() {
         (|record| record.p_key = PKey(0x8123), invalid),
         (|record| record.port_gid = Gid::NONE, MadStatus::SA_INVALID_GID),
         (|record| record.join_state = JoinState::NONE, MadStatus::SA_INSUFFICIENT_COMPONENTS),
-        // Another group of IP over InfiniBand has to be like the broadcast group.
+        // Other groups of IP over InfiniBand must have the properties of the broadcast group.
         (|record| (record.mgid.0[15], record.q_key) = (77, QKey(5)), invalid),
         (|record| (record.mgid.0[15], record.mtu) = (77, Mtu::BYTES_4096), invalid),
     ];
@@ -556,7 +556,7 @@ fn a_flood_is_sent_away_and_does_not_keep_the_manager_from_its_work() {
     }
     let counters = world.counters();
     assert!(counters.busy > 10_000 && counters.lost > 10_000);
-    // A cable is pulled while thousands of questions and answers wait.
+    // A cable is unplugged while thousands of queries and answers wait.
     let cable = hosts(&world.subnet)[3];
     world.subnet.set_cable(cable, false);
     world.settle();

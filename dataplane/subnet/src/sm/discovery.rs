@@ -1,8 +1,8 @@
 //! The heavy sweep: discovery from the manager's port over all links that are up (IBA 14.4.3).
 //!
-//! NodeInfo of each node contains the port that received the request, and so identifies the link.
-//! All ports of a switch are read, and those that are up lead further; other nodes do not forward.
-//! Values in answers are checked against the size of arrays.
+//! The NodeInfo of a node contains the port that received the request, and so identifies the link.
+//! All ports of a switch are read, and discovery continues over those that are up. Other nodes do
+//! not forward. Numbers in answers are checked before they index an array.
 
 use super::requests::Request;
 use super::routing::{self, Graph};
@@ -37,7 +37,7 @@ impl SubnetManager {
         self.requests.ask(Request::get::<SwitchInfo>(path, 0, Purpose::Light(switch)));
     }
 
-    /// An answer without an error.
+    /// Handles an answer that has no error status.
     pub(super) fn handle_answer(
         &mut self,
         now: Time,
@@ -90,7 +90,7 @@ impl SubnetManager {
         }
     }
 
-    /// Handles a failed request: a Set counts as not done.
+    /// Handles a failed request. A failed Set counts as not written.
     pub(super) fn handle_failure(&mut self, purpose: Purpose) {
         self.counters.failures += 1;
         match purpose {
@@ -162,7 +162,8 @@ impl SubnetManager {
         node
     }
 
-    /// Two ports with the same GUID: the second gets no LID until that is repaired.
+    /// Sets the GUID of a port. If another port has the same GUID, this one gets neither a GUID nor
+    /// a LID, and the sweep counts as failed.
     fn name(&mut self, at: PortRef, guid: Guid) {
         if !self.found.name_port(at, guid) {
             self.found.port_mut(at).guid = Guid(0);
@@ -185,8 +186,8 @@ impl SubnetManager {
         self.requests.ask(Request::get::<PortInfo>(path, modifier, Purpose::PortInfo(at)));
     }
 
-    /// Records a link between two ports. A port with two links has sent a wrong answer, or its
-    /// cable was moved during the sweep.
+    /// Records a link between two ports. If a port has another link already, an answer was wrong or
+    /// a cable was moved during the sweep, so the sweep counts as failed.
     fn join(&mut self, one: PortRef, other: PortRef) {
         let is_free = |port: PortRef, peer: PortRef| {
             self.found.port(port).peer.is_none_or(|known| known == peer)
@@ -199,7 +200,7 @@ impl SubnetManager {
         self.found.port_mut(other).peer = Some(one);
     }
 
-    /// Handles the PortInfo of a port: discovery continues over its link, if that is up.
+    /// Handles the PortInfo of a port. If its link is up, discovery continues over the link.
     fn handle_port_info(&mut self, at: PortRef, info: PortInfo) {
         let guid = self.guid;
         let port = self.found.port_mut(at);
@@ -230,7 +231,8 @@ impl SubnetManager {
             // The manager's own node has not answered.
             return self.rest(now);
         }
-        // The administrator needs LIDs in its view, so even a standby assigns them.
+        // Even a manager that will be a standby assigns LIDs in its view, because `own_lid` reads
+        // them.
         let without = lids::assign(&mut view, &self.config, &mut self.lids);
         self.failed += without as u64;
         let before = std::mem::replace(&mut self.view, view);

@@ -10,7 +10,8 @@
 //!  Standby --SMInfo Disable--> NotActive --SMInfo Standby--> Standby
 //! ```
 //!
-//! A manager is before us if it has a higher priority, or the same priority and a lower GUID.
+//! A manager is before us if it has a higher priority than this manager, or the same priority and a
+//! lower GUID.
 
 use super::requests::Request;
 use super::{Purpose, SubnetManager, Sweep};
@@ -23,12 +24,12 @@ use pollux_wire::mad::smp::{LidSmp, MKey, SmControl, SmInfo, SmKey, SmState};
 use pollux_wire::mad::{Attribute, MadHeader, MadStatus, Method, MgmtClass};
 use std::cmp::Reverse;
 
-/// The offset of the attribute in both kinds of packet.
+/// The bytes of the attribute, both in LID-routed and in directed SMPs.
 const DATA: std::ops::Range<usize> = 64..128;
 
 #[derive(Clone, Debug)]
 pub(super) enum State {
-    /// Sweeps before it decides.
+    /// The manager sweeps the subnet before the election.
     Discovering,
     /// Another manager is the master, and is polled.
     Standby {
@@ -38,9 +39,9 @@ pub(super) enum State {
     },
     Master {
         is_up: bool,
-        /// The successor of a handover under way, and its deadline.
+        /// The successor in an active handover, and the deadline of the handover.
         successor: Option<(Guid, Time)>,
-        /// The predecessor, which must get an acknowledgement of the handover.
+        /// The predecessor, if it must still get the acknowledgement of its handover.
         predecessor: Option<Guid>,
     },
     NotActive,
@@ -70,7 +71,7 @@ impl State {
         matches!(self, Self::Master { is_up: true, successor: None, .. })
     }
 
-    /// The first sweep as a master is over.
+    /// Records that the first sweep as master is complete.
     pub(super) fn set_up(&mut self) {
         if let Self::Master { is_up, .. } = self {
             *is_up = true;
@@ -102,7 +103,8 @@ impl SubnetManager {
         }
     }
 
-    /// Decides after a sweep; returns whether it is the master and goes on.
+    /// Holds the election after a sweep. Returns whether this manager is the master and continues
+    /// with the sweep.
     pub(super) fn elect(&mut self, now: Time) -> bool {
         let own = rank(&self.own_info());
         let active = self.others.iter().filter(|other| other.info.state != SmState::NOT_ACTIVE);
@@ -132,7 +134,8 @@ impl SubnetManager {
     }
 
     fn become_master(&mut self, predecessor: Option<Guid>) {
-        // Members and subscribers register again, because all ports get client reregister.
+        // The administrator is empty. Members and subscribers register again, because all ports get
+        // ClientReregister.
         self.sa = Administrator::new(&self.config);
         self.state = State::Master { is_up: false, successor: None, predecessor };
     }
@@ -144,8 +147,8 @@ impl SubnetManager {
         self.rest(now);
     }
 
-    /// Hands the subnet over to a manager that is before us. Until the acknowledgement, the subnet
-    /// has no master.
+    /// Hands the subnet over to a manager that is before us. From now on, this manager handles no
+    /// queries to its administrator.
     fn hand_over(&mut self, now: Time, other: Other) {
         let until = now + self.config.response_time * u32::from(self.config.tries) * 4;
         if let State::Master { successor, .. } = &mut self.state {
@@ -154,7 +157,8 @@ impl SubnetManager {
         self.control(other.at, SmControl::HANDOVER, Purpose::HandOver);
     }
 
-    /// The successor has answered. Why not wait until it acknowledges: OpenSM does not.
+    /// Becomes a standby, once the successor has answered. Why not wait for its acknowledgement:
+    /// OpenSM does not wait either.
     pub(super) fn handle_handover_answer(&mut self, now: Time) {
         if let State::Master { successor: Some((successor, _)), .. } = self.state {
             self.stand_by(now, successor);
@@ -217,7 +221,7 @@ impl SubnetManager {
         let sender = SmInfo::from_data(&LidSmp::parse(&datagram.mad).data);
         let mut status = MadStatus::OK;
         if header.method == Method::SET {
-            // Sets need the SM_Key, Gets do not.
+            // Sets need the SM_Key, but Gets do not.
             if sender.sm_key != self.config.sm_key {
                 self.counters.strays += 1;
                 return;
@@ -231,8 +235,8 @@ impl SubnetManager {
         let header = MadHeader { method: Method::GET_RESP, status, ..*header };
         let mut mad = datagram.mad;
         mad[..MadHeader::LEN].copy_from_slice(&header.emit());
-        // OpenSM ignores a manager without the SM_Key; a manager without the M_Key of the subnet
-        // belongs to another installation.
+        // The answer must have the SM_Key, because OpenSM ignores a manager without it. A requester
+        // without the M_Key of the subnet belongs to another installation, and does not get it.
         let smp = LidSmp::parse(&datagram.mad);
         let is_known = self.config.m_key == MKey(0) || smp.m_key == self.config.m_key;
         let own = self.own_info();
@@ -243,7 +247,7 @@ impl SubnetManager {
         self.acknowledge();
     }
 
-    /// Executes an SMInfo Set, if our state allows it.
+    /// Executes an SMInfo Set; `false` if the state of this manager does not allow it.
     fn obey(&mut self, now: Time, what: SmControl, sender: &SmInfo) -> bool {
         match (what, &self.state) {
             (SmControl::HANDOVER, State::Standby { .. } | State::Discovering) => {
@@ -261,7 +265,7 @@ impl SubnetManager {
             {
                 self.stand_by(now, sender.guid);
             }
-            // A repetition.
+            // A repeated acknowledgement.
             (SmControl::ACKNOWLEDGE, State::Standby { master, .. }) if *master == sender.guid => {}
             (SmControl::DISABLE, State::Standby { .. }) => {
                 self.state = State::NotActive;

@@ -1,19 +1,19 @@
 //! Assignment of LIDs to ports (IBA 14.3.10).
 //!
-//! LIDs are stable: the table of an earlier run has precedence, then the present LIDs of ports;
-//! ports without one get the lowest free LIDs.
+//! LIDs are stable: a port gets its LID in the table of earlier sweeps and runs, or else the LID
+//! that it has already, if that LID is free. Other ports get the lowest free LIDs.
 
 use crate::config::SmConfig;
 use crate::view::{PortRef, View};
 use pollux_wire::address::{Guid, Lid};
 use std::collections::BTreeMap;
 
-/// Assigns LIDs to all ports, and writes them into `table`. Returns the number of ports without a
-/// LID because none is left.
+/// Assigns LIDs to all ports, and writes them into `table`. Returns the number of ports that get no
+/// LID, because none is left.
 pub(super) fn assign(view: &mut View, config: &SmConfig, table: &mut BTreeMap<Guid, Lid>) -> usize {
     let lmc = config.lmc.min(7);
     let mut unassigned: Vec<_> = view.managed().map(|(at, port)| (port.guid, at)).collect();
-    // A fixed order: of two ports with the same LID, always the same one keeps it.
+    // The order is fixed, so that of two ports with the same LID, always the same one keeps it.
     unassigned.sort();
     let mut taken = vec![false; usize::from(Lid::UNICAST_LAST.0) + 1];
     taken[0] = true;
@@ -73,7 +73,7 @@ mod tests {
     use crate::view::Path;
     use pollux_wire::mad::smp::{NodeInfo, NodeType, PortInfo};
 
-    /// A switch, and adapters with these LIDs.
+    /// A view of a switch, and of adapters with these LIDs.
     fn view(present: &[u16]) -> View {
         let mut view = View::default();
         for (index, lid) in (0u32..).zip([&[0], present].concat()) {

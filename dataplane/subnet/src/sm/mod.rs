@@ -1,8 +1,9 @@
 //! The subnet manager: it discovers the subnet, assigns LIDs, and writes forwarding tables (IBA
 //! 14.4).
 //!
-//! A state machine without I/O and without a clock: datagrams and time in, datagrams out. It uses
-//! directed routes only, so it depends on cables but not on tables.
+//! The manager is a state machine without I/O and without a clock: the caller passes datagrams and
+//! the time, and takes datagrams. It sends its requests by directed routes only, so they depend on
+//! cables but not on forwarding tables.
 //!
 //! ```text
 //! Resting --due, or a trap--> Discovering --all answered--> elect --master--> Tables --> Arming
@@ -13,8 +14,8 @@
 //!
 //! 1. `requests`: outstanding requests; `view`: the discovered subnet;
 //! 2. `discovery`: the heavy sweep; `election`: the master among several managers;
-//! 3. `lids`, `routing`, `trees`: its decisions; `setup`: their Sets;
-//! 4. [`resident`]: at a port of a [`Subnet`](crate::subnet::Subnet).
+//! 3. `lids`, `routing`, `trees`: its decisions; `setup`: the Sets that apply them;
+//! 4. [`resident`]: managers at ports of a [`Subnet`](crate::subnet::Subnet).
 //!
 //! The subnet administrator is [`crate::sa`].
 
@@ -48,7 +49,7 @@ const OUTGOING_MAX: usize = 4096;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Purpose {
-    /// NodeInfo of the node at the other end of a port; without a port, of our own node.
+    /// NodeInfo of the node at the other end of a port; without a port, of the manager's own node.
     NodeInfo(Option<PortRef>),
     NodeDescription(u32),
     SwitchInfo(u32),
@@ -58,16 +59,16 @@ enum Purpose {
     Light(u32),
     SetSwitchInfo(u32),
     SetLinearBlock(u32, u16),
-    /// SwitchInfo, which clears PortStateChange.
+    /// SwitchInfo with PortStateChange, which clears the bit.
     ClearChange(u32),
-    /// PortInfo after that: its link may have changed before, but after discovery.
+    /// PortInfo after the bit was cleared: the link may have changed between discovery and that.
     Recheck(PortRef),
     SetGroups(u32),
     SetPKeys(PortRef),
     SetPortInfo(PortRef),
     Poll,
     HandOver,
-    /// Another SMInfo Set.
+    /// An SMInfo Set other than Handover.
     Control,
 }
 
@@ -87,7 +88,7 @@ enum Sweep {
     Discovering,
     /// Writing partitions and routes.
     Tables,
-    /// Assigning LIDs, and arming ports.
+    /// Setting LIDs, and arming ports.
     Arming,
     Activating,
 }
@@ -96,7 +97,7 @@ enum Sweep {
 pub struct SmCounters {
     pub sweeps: u64,
     pub light_sweeps: u64,
-    /// Requests without an answer, or refused.
+    /// Requests that were not answered or were refused.
     pub failures: u64,
     pub traps: u64,
     pub strays: u64,
@@ -163,7 +164,7 @@ impl SubnetManager {
         &self.sa
     }
 
-    /// The manager's own port, once it has been seen.
+    /// The manager's own port, once a sweep has found it.
     fn own(&self) -> Option<PortRef> {
         self.view.by_port_guid(self.guid)
     }
@@ -204,8 +205,9 @@ impl SubnetManager {
         }
     }
 
-    /// The next datagram to send. Requests of the manager precede answers to others, and those that
-    /// a join needs are answered before it is: its group works when its member hears of it.
+    /// The next datagram to send. Requests of the manager precede answers to queries of others. A
+    /// join is answered only after switches have answered the Sets that it needs, so that the group
+    /// works when the member gets the answer.
     pub fn poll_transmit(&mut self, now: Time) -> Option<Datagram> {
         loop {
             if let Some(datagram) = self.outgoing.pop_front() {
@@ -268,7 +270,8 @@ impl SubnetManager {
         }
     }
 
-    /// All requests of this phase are done: starts the next phase.
+    /// Starts the next phase, once all requests of the current phase are done. Returns whether
+    /// there was a phase to end.
     fn advance(&mut self, now: Time) -> bool {
         match self.sweep {
             Sweep::Resting { .. } => return false,

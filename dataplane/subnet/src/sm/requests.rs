@@ -1,10 +1,10 @@
 //! Outstanding requests: a window, with retries (IBA 13.4.6.3).
 //!
 //! ```text
-//! ask       the request is queued
-//! poll      if the window has space, the next request is sent
-//! answer    matched by TID: the request ends, and its purpose is returned
-//! deadline  queued again in front, under a new TID; after the last try it fails
+//! ask       queues a request
+//! poll      sends the next request, if the window has space
+//! answer    ends the request with this TID, and returns its purpose
+//! deadline  queues the request again in front, with a new TID; after the last try, it fails
 //! ```
 
 use super::Purpose;
@@ -92,7 +92,7 @@ impl Requests {
         self.ask_with(None, request);
     }
 
-    /// The same with another M_Key.
+    /// Queues a request with another M_Key than the configured one, if there is one.
     pub(super) fn ask_with(&mut self, m_key: Option<MKey>, request: Request) {
         let m_key = m_key.unwrap_or(self.m_key);
         self.of_groups += usize::from(request.purpose.is_of_groups());
@@ -103,7 +103,7 @@ impl Requests {
         self.waiting.is_empty() && self.sent.is_empty()
     }
 
-    /// Whether any of them writes groups.
+    /// Whether a queued or outstanding request writes groups.
     pub(super) const fn has_groups(&self) -> bool {
         self.of_groups > 0
     }
@@ -133,9 +133,10 @@ impl Requests {
         Some(mad)
     }
 
-    /// The request of an answer; `None` if there is none, or if the attribute differs.
+    /// Ends the request of an answer, and returns its purpose and path; `None` if there is no such
+    /// request, or if the attribute differs.
     pub(super) fn handle_answer(&mut self, header: &MadHeader) -> Option<(Purpose, Path)> {
-        // The transport uses the upper half.
+        // The upper half of a TID routes responses to agents.
         let id = header.transaction_id as u32;
         let asked = self.sent.get(&id)?;
         let is_answer = asked.attribute_id == header.attribute_id
@@ -155,8 +156,8 @@ impl Requests {
         self.deadlines.front().map(|(deadline, _)| *deadline)
     }
 
-    /// The next request whose retries are used up; other expired requests are queued again, in
-    /// front.
+    /// Ends the next expired request that has no tries left, and returns its purpose. Other expired
+    /// requests are queued again, in front.
     pub(super) fn overdue(&mut self, now: Time) -> Option<Purpose> {
         while let Some((_, id)) = self.deadlines.pop_front_if(|(deadline, _)| *deadline <= now) {
             let Some(request) = self.sent.remove(&id) else { continue };

@@ -1,7 +1,8 @@
-//! Subnet managers at ports of a [`Subnet`]: datagrams between the two.
+//! Subnet managers at ports of a [`Subnet`].
 //!
-//! A manager decides and a subnet forwards; neither knows the other. This module connects them: the
-//! port of a manager, the IsSM bit of the port, and the delivery of datagrams.
+//! A manager decides and a subnet forwards; neither knows the other. This module connects them: it
+//! keeps the port of each manager, sets the IsSM bit of the port, and moves datagrams between
+//! managers and the subnet.
 
 use super::{SmConfig, SubnetManager};
 use crate::subnet::{Datagram, Subnet};
@@ -11,7 +12,7 @@ use pollux_wire::address::Lid;
 use pollux_wire::mad::MgmtClass;
 use pollux_wire::mad::smp::CapabilityMask;
 
-/// Datagrams that a manager sends before it gets arrived ones.
+/// Datagrams that a manager sends in a row before it receives again.
 const BATCH: usize = 256;
 
 #[derive(Default)]
@@ -57,7 +58,7 @@ impl Residents {
         }
     }
 
-    /// Passes datagrams of managers to `send`, as far as the receiver has space. Returns whether
+    /// Passes datagrams of managers to `send`, a limited number of each manager. Returns whether
     /// there were any.
     pub fn transmit(&mut self, now: Time, mut send: impl FnMut(End, Datagram)) -> bool {
         let mut has_sent = false;
@@ -79,8 +80,8 @@ impl Residents {
         self.all.iter_mut().for_each(|(_, manager)| manager.handle_timeout(now));
     }
 
-    /// Exchanges datagrams of managers and subnet until none is left at this time. `others` gets
-    /// datagrams that are for no manager.
+    /// Exchanges datagrams between managers and the subnet until none is left at this time.
+    /// `others` gets the datagrams for ports without a manager.
     pub fn exchange(
         &mut self,
         now: Time,

@@ -1,12 +1,13 @@
 //! Up*/Down* routing: balanced paths through the switches without credit loops (IBA 18.2.4.3).
 //!
-//! Switches are put in an order, and every path goes up in it first and then down, never up again,
-//! so links cannot wait for each other in a circle. In a tree the order is by distance from the
-//! hosts, so that all shortest paths are of that form; where every switch has hosts (rings, tori)
-//! it is by distance from one root.
+//! Switches are put in an order. A path goes up in this order first and then down, and never up
+//! again, so links cannot wait for each other in a circle. In a tree, the order is by the distance
+//! from the hosts, so that all shortest paths have this form. If every switch has hosts (rings,
+//! tori), the order is by the distance from a root.
 //!
-//! An LFT knows a packet's destination and not its source. A switch that can reach a destination by
-//! going down only does so, even where going up first were shorter.
+//! An LFT selects the output port by the destination only, so a switch does not know whether a
+//! packet has already gone down. If a switch can reach a destination by going down only, it always
+//! does so, even if a path that goes up first is shorter.
 
 use crate::view::{PortRef, View};
 use pollux_wire::mad::smp::LinearForwardingTable;
@@ -15,14 +16,15 @@ use std::collections::{BTreeMap, VecDeque};
 
 const FAR: u32 = u32::MAX;
 
-/// Switches and their links among each other. They are numbered by their index here.
+/// Switches and the links between them. A switch is identified by its index in `nodes`.
 pub(super) struct Graph {
-    /// Indexes in the view.
+    /// The index of each switch in the view.
     pub(super) nodes: Vec<u32>,
+    /// The inverse of `nodes`.
     pub(super) index: BTreeMap<u32, u32>,
-    /// By switch: port, and the switch at its other end.
+    /// The links of each switch: a port, and the switch at the other end.
     pub(super) links: Vec<Vec<(u8, u32)>>,
-    /// The rank of each switch, all different.
+    /// The place of each switch in the order; no two switches have the same.
     height: Vec<u32>,
 }
 
@@ -66,7 +68,7 @@ impl Graph {
         graph
     }
 
-    /// Distances from the nearest of some switches.
+    /// The distance of each switch from the nearest of some switches.
     fn distances(&self, from: &[u32]) -> Vec<u32> {
         let mut distances = vec![FAR; self.nodes.len()];
         let mut next: VecDeque<u32> = from.iter().copied().collect();
@@ -86,7 +88,7 @@ impl Graph {
         self.height[one as usize] > self.height[other as usize]
     }
 
-    /// Whether paths of the form up and down reach all switches that any paths reach.
+    /// Whether up and down paths connect all switches with hosts that any paths connect.
     fn joins(&self, hosts: &[u32]) -> bool {
         let descending = self.descending();
         hosts.iter().all(|&to| {
@@ -103,7 +105,7 @@ impl Graph {
         order
     }
 
-    /// The distance of each switch from one.
+    /// The distance of each switch to the switch `to`, by down paths and by up and down paths.
     fn legal_distances(&self, to: u32, descending: &[u32]) -> LegalDistances {
         let mut down = vec![FAR; self.nodes.len()];
         down[to as usize] = 0;
@@ -143,7 +145,7 @@ impl Graph {
         out.extend(links.filter(|(_, other)| is_next(*other)).map(|(port, _)| *port));
     }
 
-    /// The highest switches that can be the root of a tree, the highest first.
+    /// The switches that are above all their neighbors, the highest first: the roots of trees.
     pub(super) fn roots(&self) -> Vec<u32> {
         let is_top = |switch: &u32| {
             self.links[*switch as usize].iter().all(|(_, other)| self.is_above(*switch, *other))
@@ -151,8 +153,8 @@ impl Graph {
         self.descending().into_iter().filter(is_top).collect()
     }
 
-    /// For each switch, the previous hop of the path from a root: the port towards the root, and
-    /// the port of the other switch. Paths go down only, as far as possible.
+    /// For each switch, the last link of the path from the root: the port towards the root, and the
+    /// switch at the other end. A path goes down only, if there is such a path.
     pub(super) fn tree(&self, root: u32) -> Vec<Option<(u8, u32)>> {
         let mut towards = vec![None; self.nodes.len()];
         let mut reached = vec![false; self.nodes.len()];
@@ -177,9 +179,9 @@ impl Graph {
 }
 
 struct LegalDistances {
-    /// Going down only.
+    /// By paths that only go down.
     down: Vec<u32>,
-    /// Up and then down.
+    /// By paths that go up and then down.
     all: Vec<u32>,
 }
 
@@ -223,7 +225,8 @@ pub(super) fn route(view: &mut View, graph: &Graph) {
     }
 }
 
-/// The port with the least load. Among equals the LID decides, so that switches of one level agree.
+/// The port with the least load. Among equals the LID decides, so that switches of a level choose
+/// alike.
 fn lightest(candidates: &[u8], loads: &[u32; 256], lid: u16) -> Option<u8> {
     let first = usize::from(lid) % candidates.len().max(1);
     let (behind, before) = candidates.split_at(first);
@@ -231,7 +234,8 @@ fn lightest(candidates: &[u8], loads: &[u32; 256], lid: u16) -> Option<u8> {
     turned.min_by_key(|&&port| loads[usize::from(port)]).copied()
 }
 
-/// By switch: LIDs that it delivers, and the ports where; 0 for its own.
+/// For each switch, the LIDs at it: each LID with its output port, which is 0 for the switch's own
+/// LID.
 fn lids_at_switches(view: &View, graph: &Graph) -> Vec<Vec<(u16, u8)>> {
     let mut lids = vec![Vec::new(); graph.nodes.len()];
     for (own, port) in view.managed() {

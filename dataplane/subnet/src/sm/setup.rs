@@ -1,8 +1,8 @@
 //! Sets of the manager: partitions, routes, groups, VLs, LIDs and states of ports (IBA 14.4.4).
 //! Only changes are written.
 //!
-//! The order matters: a port becomes active only after the routes and partitions of its packets are
-//! written.
+//! Tables are written before ports are armed, so that a port becomes active only after the routes
+//! and partitions of its packets are written.
 
 use super::discovery::port_modifier;
 use super::requests::Request;
@@ -20,14 +20,14 @@ use pollux_wire::mad::smp::{
 use pollux_wire::units::{Mtu, TimeCode};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The head-of-queue lifetime: 1 s towards switches, a quarter towards hosts, so that a host that
-/// does not receive does not block other packets.
+/// The head-of-queue lifetime: about 1 s towards switches, and about 0.25 s towards hosts, so that
+/// a host that does not receive does not block other packets for long.
 const HOQ_LIFE_TO_SWITCHES: TimeCode = TimeCode(18);
 const HOQ_LIFE_TO_HOSTS: TimeCode = TimeCode(16);
 const STALL_COUNT: u8 = 7;
 
 impl SubnetManager {
-    /// Partitions, routes and groups.
+    /// Writes partitions, routes and groups.
     pub(super) fn write_tables(&mut self, before: &View) {
         self.sa.handle_changes(before, &self.view);
         for node in 0..self.view.nodes.len() as u32 {
@@ -63,7 +63,7 @@ impl SubnetManager {
         }
     }
 
-    /// The keys of a port, and of the switch port at the other end.
+    /// Writes the P_Keys of a port, and the same keys at the switch port at the other end.
     fn write_partitions(&mut self, at: PortRef) {
         let (node, port) = (self.view.node(at.node), self.view.port(at));
         if port.guid == Guid(0) || port.info.is_none() {
@@ -89,7 +89,7 @@ impl SubnetManager {
             return;
         }
         let (node, port) = (self.view.node(at.node), self.view.port(at));
-        // A port without space for all its keys makes every sweep fail.
+        // If a port has no space for all its keys, the sweep counts as failed.
         let fitting = &keys[..keys.len().min(cap.into())];
         self.failed += u64::from(fitting.len() < keys.len());
         let keys = fitting;
@@ -116,8 +116,8 @@ impl SubnetManager {
         self.write_groups_of(self.sa.mlids().collect());
     }
 
-    /// Whether changes of groups are written at once: one after the other, and not while it
-    /// discovers, because all groups are written then.
+    /// Whether changes of groups can be written now. Earlier changes must be written, and no
+    /// discovery may be active, because all groups are written after it.
     pub(super) const fn writes_groups(&self) -> bool {
         let is_discovering = matches!(self.sweep, super::Sweep::Discovering);
         self.state.is_in_charge() && !is_discovering && !self.requests.has_groups()
@@ -151,7 +151,7 @@ impl SubnetManager {
         (0..self.view.nodes.len() as u32).for_each(|node| self.write_groups(node));
     }
 
-    /// The blocks of a multicast table that differ from what was written.
+    /// Writes the blocks of a multicast table that differ from the written table.
     fn write_groups(&mut self, node: u32) {
         let path = self.view.node(node).path(0);
         let positions = self.view.node(node).info.num_ports / 16 + 1;
@@ -181,13 +181,14 @@ impl SubnetManager {
         switch.groups_written = switch.groups_wanted.clone();
     }
 
-    /// Addresses and settings of all ports, and `Armed` for those that are new.
+    /// Sets the LIDs and settings of all ports, and arms new ports.
     pub(super) fn arm(&mut self) {
         for at in self.all_ports() {
             let Some((now, new)) = self.wanted(at) else { continue };
             let is_new = now.port_state == PortState::INITIALIZE;
             let target = if is_new { PortState::ARMED } else { PortState::NO_CHANGE };
-            // Also without other changes: a manager that takes over has no list of members.
+            // Members must register again even without other changes, because a manager that takes
+            // over has no list of members.
             let client_reregister = self.shall_reregister(&now, &new, at);
             if is_new || client_reregister || new != now {
                 let new = PortInfo { port_state: target, client_reregister, ..new };
@@ -211,7 +212,8 @@ impl SubnetManager {
         let new = PortInfo { port_phys_state: PortPhysState::NO_CHANGE, ..new };
         let purpose = Purpose::SetPortInfo(at);
         let request = Request::set(path, port_modifier(at.port), new, purpose);
-        // The M_Key of another manager is readable after its lease, and is then replaced.
+        // Another manager's M_Key becomes readable after its lease. The Set must have that key, and
+        // replaces it.
         let managed = PortRef { port: node.managed_port(at.port), ..at };
         let shown = self.view.port(managed).info.map(|info| info.m_key);
         self.requests.ask_with(shown.filter(|key| *key != MKey(0)), request);
@@ -224,8 +226,8 @@ impl SubnetManager {
         (0..).zip(&self.view.nodes).flat_map(of).collect()
     }
 
-    /// The present and the wanted PortInfo of a port, without its state; `None` if the manager may
-    /// not set it.
+    /// The current and the wanted PortInfo of a port; the state is unchanged. `None` if the manager
+    /// has nothing to set at this port.
     fn wanted(&self, at: PortRef) -> Option<(PortInfo, PortInfo)> {
         let (node, port) = (self.view.node(at.node), self.view.port(at));
         let now = port.info?;

@@ -1,4 +1,4 @@
-//! Managers of subnets in memory: the result of sweeps, and the election of the master.
+//! Tests of managers at subnets in memory: the result of sweeps, and the election of the master.
 
 use super::*;
 use crate::node::{NodeDrop, Traps};
@@ -56,8 +56,8 @@ impl World {
         self.managers.exchange(self.now, &mut self.subnet, |_, _| {});
     }
 
-    /// Delivers a datagram, or sends one of a manager, or advances to the next timer within a
-    /// second; `false` if there is none of these.
+    /// Delivers a datagram, or else sends one of a manager, or else advances to the next timer
+    /// within a second. `false` if there is nothing to do.
     fn exchange_one(&mut self) -> bool {
         if let Some((at, datagram)) = self.subnet.poll_delivery() {
             self.managers.handle(self.now, at, &datagram);
@@ -77,7 +77,7 @@ impl World {
         true
     }
 
-    /// Advances time, from timer to timer.
+    /// Advances the time, from timer to timer.
     fn pass(&mut self, time: Duration) {
         let end = self.now + time;
         loop {
@@ -195,7 +195,7 @@ fn paths_in_trees_are_the_shortest() {
     let world = World::managed("fat-tree:4", SmConfig::default());
     let hosts = world.hosts();
     let hops = |to: usize| world.path(hosts[0].0, hosts[to].1).unwrap().len();
-    // At the same edge switch, in the same pod, in another.
+    // Hosts at the same edge switch, in the same pod, and in another pod.
     assert_eq!([hops(1), hops(2), hops(4), hops(15)], [1, 3, 5, 5]);
 }
 
@@ -274,7 +274,7 @@ fn a_cable_that_is_pulled_and_put_back_is_noticed() {
     assert_eq!(world.hosts()[3].1, lid);
 }
 
-/// As the port of a process that is started again.
+/// The port of a process goes down and up when the process is started again.
 #[test]
 fn a_port_that_returns_at_once_is_active_soon() {
     let mut world = World::managed("single:3", SmConfig::default());
@@ -287,7 +287,8 @@ fn a_port_that_returns_at_once_is_active_soon() {
     }
 }
 
-/// At any step of the sweep that its departure began; with the traps of the switch, and without.
+/// The port returns at any step of the sweep that its departure has started, with and without
+/// traps of the switch.
 #[test]
 fn a_port_that_returns_during_a_sweep_is_not_missed() {
     for has_traps in [true, false] {
@@ -341,7 +342,8 @@ fn a_settled_subnet_is_swept_without_a_write() {
     world.pass(Duration::from_secs(21));
     let nodes = world.subnet.nodes().len() as u32;
     let ports = world.subnet.nodes().iter().map(|node| node.ports.len() as u32).sum::<u32>();
-    // Two Gets for each node and at most one for each port and link; one Set clears the change.
+    // Two Gets for each node, and at most one for each port and each link. One Set clears the
+    // change.
     assert!(world.manager(1).act_count - sent < 3 * nodes + 3 * ports, "no writing");
     assert_eq!(state(&world), before);
     let after: u64 = world.subnet.nodes().iter().map(|node| node.drops.total()).sum();
@@ -430,7 +432,7 @@ fn a_master_that_takes_over_requests_new_joins() {
         world.settle();
         let after = [2, 3].map(|number| asked(&world, number));
         assert!((0..2).all(|nth| after[nth] > before[nth]), "{before:?} {after:?}");
-        // And none in the settled subnet.
+        // There is none in the settled subnet either.
         world.pass(Duration::from_secs(60));
         assert_eq!([2, 3].map(|number| asked(&world, number)), after);
     }
@@ -562,7 +564,8 @@ fn a_manager_with_another_key_takes_over_when_the_lease_of_the_old_one_is_over()
     assert!(world.is_up() && world.manager(2).is_settled());
 }
 
-/// A node tries keys during three leases: after each trap, the answer of the master ends the lease.
+/// A node tries wrong keys for the time of three leases. The answer of the master to each trap ends
+/// the lease.
 #[test]
 fn a_master_that_is_there_keeps_its_key_hidden() {
     let m_key = MKey(0xa);

@@ -1,7 +1,8 @@
 //! The spanning tree of each multicast group, from which MFTs are made (IBA 18.2.4.3).
 //!
-//! Roots are the highest switches in the order of [`super::routing`], so that a tree's paths go up
-//! and down like all others; groups take turns among them.
+//! The roots are switches above all their neighbors in the order of [`super::routing`], so that
+//! paths in a tree go up and then down like unicast paths. Groups are distributed over the roots by
+//! their MLIDs.
 
 use super::routing::Graph;
 use crate::node::PortSet;
@@ -9,7 +10,8 @@ use crate::view::{PortRef, View};
 use pollux_wire::address::Lid;
 use std::collections::BTreeMap;
 
-/// Trees over all switches, by root. Made when first needed, and pruned to the members of a group.
+/// Trees over all switches. The tree of a root is computed when it is first needed, and pruned to
+/// the members of a group.
 pub(super) struct Trees {
     graph: Graph,
     roots: Vec<u32>,
@@ -21,8 +23,8 @@ impl Trees {
         Self { roots: graph.roots(), graph, towards: BTreeMap::new() }
     }
 
-    /// The ports of each switch in the tree of a group. Members that receive have `true`; those
-    /// that only send have a path to the tree.
+    /// The ports of each switch in the tree of a group. A member with `true` receives. A member
+    /// that only sends gets a path to the tree.
     pub(super) fn tree(
         &mut self,
         view: &View,
@@ -47,7 +49,7 @@ impl Trees {
             if receives {
                 own.insert(at.port);
             }
-            // Up to the root, or to the present tree.
+            // Add the path up to the root, or up to a switch that is in the tree already.
             while let Some((up, above)) = towards[switch as usize] {
                 let (node, node_above) =
                     (graph.nodes[switch as usize], graph.nodes[above as usize]);

@@ -1,4 +1,4 @@
-//! All attributes but PortInfo: node, switch and tables (IBA 14.2.5).
+//! All attributes except PortInfo: node, switch and tables (IBA 14.2.5).
 
 use crate::node::{Forwarding, NodePort, P_KEYS, PKeys, SubnetNode};
 use pollux_wire::address::Guid;
@@ -16,7 +16,7 @@ fn in_range<A>(attribute: Option<A>) -> Answer<A> {
 }
 
 /// The instance of an attribute at a node. Each attribute has a function that writes the value of a
-/// Set, if there is one, and returns the present value.
+/// Set, if there is one, and returns the current value.
 pub(super) struct Instance<'a> {
     pub(super) node: &'a mut SubnetNode,
     /// The input port of the request.
@@ -25,13 +25,13 @@ pub(super) struct Instance<'a> {
 }
 
 impl Instance<'_> {
-    /// The input port, where its GUIDs and P_Keys are.
+    /// The port that has the GUIDs for the input port.
     fn managed_port(&mut self) -> &mut NodePort {
         let managed = self.node.managed_port(self.arrival_port);
         &mut self.node.ports[usize::from(managed)]
     }
 
-    /// The port of a modifier; at nodes other than switches, always the input port.
+    /// The port in an attribute modifier. Nodes other than switches always use the input port.
     fn port(&mut self, number: u16) -> Answer<&mut NodePort> {
         let number = if self.node.is_switch() { number } else { self.arrival_port.into() };
         in_range(self.node.ports.get_mut(usize::from(number)))
@@ -54,7 +54,7 @@ impl Instance<'_> {
             info.default_multicast_primary_port = new.default_multicast_primary_port;
             info.default_multicast_not_primary_port = new.default_multicast_not_primary_port;
             info.life_time = new.life_time;
-            // Writing 1 clears it.
+            // Writing 1 clears the bit.
             info.port_state_change &= !new.port_state_change;
         }
         Ok(*info)
@@ -64,7 +64,7 @@ impl Instance<'_> {
         const LEN: usize = 8;
         let block = self.modifier as usize;
         let guids = self.managed_port().guids.get_mut(block * LEN..);
-        // A switch has one GUID: its block is not full.
+        // A switch has one GUID, so its block is not full.
         let guids = in_range(guids.filter(|guids| !guids.is_empty()))?;
         if let Some(new) = new {
             // The first GUID is the port's own, and read-only.
@@ -98,7 +98,7 @@ impl Instance<'_> {
         }
         let (input, output) = (modifier.input_port, modifier.output_port);
         let is_there = |port: u8| usize::from(port) < self.node.ports.len();
-        // By SwitchInfo, Sets to all ports at once are not supported.
+        // SwitchInfo does not offer Sets for all ports at once.
         let is_one = !modifier.all_input_ports && !modifier.all_output_ports;
         in_range((is_one && is_there(input) && is_there(output)).then_some(()))?;
         let vls = self.node.ports[usize::from(output)].info.operational_vls;
@@ -152,7 +152,7 @@ impl Instance<'_> {
         in_range(forwarding.multicast_block(block).filter(|_| is_done))
     }
 
-    /// The LED of a port: the first bit of the attribute (IBA 14.2.5.15).
+    /// The LED of a port, which is the first bit of the attribute (IBA 14.2.5.15).
     pub(super) fn led(&mut self, new: Option<&[u8; 64]>) -> Answer<[u8; 64]> {
         let port = self.port(self.modifier as u16)?;
         port.led = new.map_or(port.led, |new| new[0] & 0x80 != 0);
@@ -161,8 +161,8 @@ impl Instance<'_> {
         Ok(data)
     }
 
-    /// The speeds of a port beside those of the specification: none is supported, none active, and
-    /// none can be enabled. Bytes 7, 11 and 15 are the three, and byte 3 enables traps of them.
+    /// The vendor-specific link speeds of a port: supported (byte 7), enabled (byte 11) and active
+    /// (byte 15). The port supports none, so a Set must not enable any.
     pub(super) fn mellanox_extended_port_info(
         &mut self,
         new: Option<&[u8; 64]>,

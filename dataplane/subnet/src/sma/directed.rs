@@ -1,10 +1,11 @@
 //! Directed routes of subnet management packets (IBA 14.2.2).
 //!
-//! The packet lists the output port of each node; each node records the input port, and the answer
-//! returns along those. HP is the hop pointer, HC the hop count:
+//! The packet lists the output port of each node. Each node records its input port, and the answer
+//! returns along the recorded ports. HP is the hop pointer, HC the hop count. The steps of a row
+//! are in order, so HP has its new value after a change:
 //!
 //! ```text
-//! out   requester   HP = 0 < HC      HP 1, out by InitialPath[1]; HC = 0: to the own agent
+//! out   requester   HP = 0 < HC      HP 1, out by InitialPath[1]; HC = 0: to its own agent
 //!       switch      0 < HP < HC      ReturnPath[HP] := port in, HP + 1, out by InitialPath[HP]
 //!       last node   HP = HC          ReturnPath[HP] := port in, HP + 1, to the agent
 //! back  last node   HP = HC + 1      HP - 1, out by ReturnPath[HP]
@@ -12,8 +13,9 @@
 //!       requester   HP = 1           HP 0, to its manager
 //! ```
 //!
-//! A route can have a part routed by LID before and behind the directed part. DrSLID is the
-//! requester and DrDLID the responder of such a part, or permissive without it.
+//! A route can have a part that is routed by LID before the directed part, and another behind it.
+//! DrSLID is the LID of the requester, and DrDLID that of the responder. Each is permissive if its
+//! part does not exist.
 //!
 //! A step reads and writes a few bytes in place: parsing and emitting the packet at each node would
 //! take most of the time of a subnet bring-up.
@@ -24,7 +26,7 @@ use pollux_wire::mad::smp::DirectedSmp;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DirectedPosition {
-    /// The input port; `None` where the packet starts.
+    /// The input port; `None` at the node that sends the packet.
     pub in_port: Option<u8>,
     pub is_switch: bool,
     pub num_ports: u8,
@@ -32,18 +34,18 @@ pub struct DirectedPosition {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// It has arrived: the agent answers.
+    /// The packet has arrived, and the agent of the node answers.
     Agent,
-    /// It is back at its sender.
+    /// The answer has arrived at the requester.
     Sender,
     Port(u8),
-    /// The directed part is over: routed by LID from here.
+    /// The directed part is over. The packet is routed to this LID from here on.
     Lid(Lid),
     /// An invalid route. The caller counts it.
     Drop,
 }
 
-/// The direction bit, in the first byte of the status.
+/// The direction bit (D), in the first byte of the status.
 const RETURNING: u8 = 0x80;
 /// Offsets of fields of [`DirectedSmp`].
 const STATUS: usize = 4;
@@ -118,7 +120,7 @@ fn lid(mad: &Mad, at: usize) -> Lid {
 }
 
 impl DirectedPosition {
-    /// Out by a port, if the node has it.
+    /// Sends the packet from a port, if the node has it.
     fn out(self, port: u8) -> Step {
         if 0 < port && port <= self.num_ports { Step::Port(port) } else { Step::Drop }
     }

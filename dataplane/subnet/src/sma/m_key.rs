@@ -1,8 +1,9 @@
 //! The M_Key check of a port (IBA 14.2.4).
 //!
-//! A port with an M_Key requires it of a Set, and of a Get unless the protection level allows that
-//! without. The first refusal starts the lease, unless its period is 0: if no request with the key
-//! arrives within the period, the protection ends, so that a new subnet manager can read the key.
+//! A port with an M_Key requires it in a Set, and also in a Get unless the protection level allows
+//! a Get without it. The first refusal starts the lease, unless the lease period is 0. If no
+//! request with the key arrives within the period, the protection of Gets ends, so that a new
+//! subnet manager can read the key.
 
 use super::MadArrival;
 use crate::node::SubnetNode;
@@ -14,7 +15,7 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Access {
     Full,
-    /// A Get is answered, with M_Key as 0.
+    /// A Get is answered, but the answer has 0 as M_Key.
     KeyHidden,
     Refused,
 }
@@ -69,7 +70,7 @@ fn bad_key_trap(arrival: MadArrival, smp: &LidSmp, bytes: &[u8; 256]) -> BadMKey
     }
     let directed = DirectedSmp::parse(bytes);
     let mut return_path = [0; 30];
-    // Directed routes count from 1.
+    // Entry 0 of a path is unused.
     return_path.copy_from_slice(&directed.return_path[1..31]);
     let hops = usize::from(directed.hop_count());
     let path_truncated = hops > return_path.len();

@@ -1,12 +1,12 @@
 //! The subnet management agent: Gets and Sets of a node's attributes (IBA 14.3).
 //!
-//! A datagram in, a datagram out, and a changed node. No I/O and no clock: the caller passes the
-//! input port and the time ([`MadArrival`]).
+//! [`handle`] takes a datagram, changes the node, and returns the answer. There is no I/O and no
+//! clock: the caller passes the input port and the time ([`MadArrival`]).
 //!
 //! 1. [`directed`]: directed routes;
 //! 2. `m_key`: access control;
 //! 3. `port_info`, `attributes`: attributes;
-//! 4. `traps`: unsolicited notices.
+//! 4. [`poll_trap`]: traps of the node ([`Traps`](crate::node::Traps)).
 
 mod attributes;
 pub mod directed;
@@ -31,23 +31,23 @@ pub type Mad = [u8; MAD_LEN];
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MadArrival {
     pub now: Time,
-    /// The input port; 0 from the node itself, at a switch.
+    /// The input port; 0 for a datagram that a switch sends to itself.
     pub port: u8,
     pub slid: Lid,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Handled {
-    /// The answer, and the port whose link the request took down: the other end of that link goes
-    /// down too.
+    /// The answer, and the port whose link the request took down. The caller must take down the
+    /// other end of that link, too.
     Answer(Box<Mad>, Option<u8>),
     /// The datagram is for the subnet manager or for a requester at this port.
     Manager,
-    /// No answer: none was needed, or the datagram was dropped and counted.
+    /// There is no answer: none is needed, or the datagram was dropped and counted.
     Nothing,
 }
 
-/// The least interval of two traps of a node, for any SubnetTimeout.
+/// The minimum interval between two traps of a node, whatever its SubnetTimeout.
 const TRAP_INTERVAL_MIN: Duration = Duration::from_millis(10);
 
 /// The IEEE OUI of Mellanox.
@@ -56,11 +56,11 @@ const MELLANOX: u32 = 0x02_c9;
 const LED_INFO: AttributeId = AttributeId(0x0031);
 
 /// Mellanox's attribute of vendor link speeds (FDR10). Subnet managers query it at all nodes of
-/// this vendor, and a dump of a real cluster has such nodes.
+/// this vendor, and dumps of real clusters have such nodes.
 const MELLANOX_EXTENDED_PORT_INFO: AttributeId = AttributeId(0xff90);
 
-/// Handles a datagram of subnet management that has arrived at its node. `port` of the arrival must
-/// be one of the node's.
+/// Handles a datagram of subnet management that has arrived at its node. The node must have the
+/// port of the arrival.
 pub fn handle(node: &mut SubnetNode, arrival: MadArrival, bytes: &Mad) -> Handled {
     let smp = LidSmp::parse(bytes);
     let header = smp.header;
@@ -87,7 +87,7 @@ pub fn handle(node: &mut SubnetNode, arrival: MadArrival, bytes: &Mad) -> Handle
         let is_ours = node.traps.repress(header.transaction_id);
         return match (is_ours, has_manager) {
             (true, _) => Handled::Nothing,
-            // Traps are for managers.
+            // The manager at this port may have sent the trap.
             (false, true) => Handled::Manager,
             (false, false) => unclaimed(node),
         };
@@ -99,7 +99,7 @@ pub fn handle(node: &mut SubnetNode, arrival: MadArrival, bytes: &Mad) -> Handle
     }
 }
 
-/// A trap of the node that is due: the port it leaves by, where to, and the datagram.
+/// A trap of the node that is due: its port, the LID of the manager, and the datagram.
 pub fn poll_trap(node: &mut SubnetNode, now: Time) -> Option<(u8, Lid, Mad)> {
     node.traps.due().filter(|due| *due <= now)?;
     // The timeout of the first port; the subnet manager sets all ports to the same value.
@@ -120,7 +120,7 @@ fn is_manager(node: &SubnetNode, port: u8) -> bool {
     port.info.capability_mask.contains(CapabilityMask::SM)
 }
 
-/// The answer: the request with a new header and attribute; path and key stay.
+/// The answer: the request with a new header and attribute. Path and M_Key stay.
 fn answer(
     bytes: &Mad,
     header: MadHeader,
@@ -137,8 +137,8 @@ fn answer(
     Handled::Answer(answer, link_down)
 }
 
-/// Executes a request; `data` is the attribute of the request, and then that of the answer. Returns
-/// the port whose link went down.
+/// Executes a request. `data` has the attribute of the request, and then that of the answer.
+/// Returns the port whose link went down, if any.
 fn execute(
     node: &mut SubnetNode,
     arrival: MadArrival,

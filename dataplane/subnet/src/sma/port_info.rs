@@ -7,8 +7,8 @@
 //!       +------- link lost, or Set Down, or a physical state ----+
 //! ```
 //!
-//! A Set is applied completely or not at all. Read-only fields are ignored, because subnet managers
-//! send back all fields that they read.
+//! A Set is applied completely or not at all. Read-only fields of a Set are ignored, because subnet
+//! managers send back all fields that they have read.
 
 use super::MadArrival;
 use super::m_key::Access;
@@ -19,7 +19,7 @@ use pollux_wire::mad::smp::{
     LinkSpeed, LinkSpeedExt, LinkWidth, MKey, PortInfo, PortInfoModifier, PortPhysState, PortState,
 };
 
-/// The number of the port that a modifier means; none if the node has not so many.
+/// The port number in an attribute modifier; an error if the node does not have this port.
 fn port_number(node: &SubnetNode, arrival: MadArrival, modifier: u32) -> Result<u8, MadStatus> {
     let port = PortInfoModifier::parse(&modifier.to_be_bytes()).port;
     let port = if port == 0 && !node.is_switch() { arrival.port } else { port };
@@ -47,7 +47,7 @@ pub(super) fn access(
     if access == Access::KeyHidden {
         info.m_key = MKey::default();
     }
-    // Only the answer to the Set has this value.
+    // ClientReregister is set only in the answer to the Set that has it.
     info.client_reregister = has_addresses && set.is_some_and(|new| new.client_reregister);
     Ok((link_down, info))
 }
@@ -86,18 +86,20 @@ fn is_within_capabilities(now: &PortInfo, new: &PortInfo) -> bool {
         && (is_all_or_none(ext) || now.link_speed_ext_supported.contains(ext))
 }
 
-/// The two values of this field that are no speed (IBA 14.2.5.6): 31 for all, 30 for none.
+/// Whether the field has one of its two special values (IBA 14.2.5.6): 31 for all supported
+/// speeds, 30 for none.
 fn is_all_or_none(ext: LinkSpeedExt) -> bool {
     matches!(ext.0, 30 | 31)
 }
 
-/// An unchanged LID is valid, even 0.
+/// Whether the LIDs of a Set are valid. An unchanged LID is always valid, even 0.
 fn has_valid_addresses(now: &PortInfo, new: &PortInfo) -> bool {
     let is_valid = |now: Lid, new: Lid| now == new || new.is_unicast();
     is_valid(now.lid, new.lid) && is_valid(now.master_sm_lid, new.master_sm_lid)
 }
 
-/// Whether a Set can bring a port from one state to another. To stay is always possible.
+/// Whether a Set can bring a port from one state to another. A port can also be set to Armed or
+/// Active when it already has that state.
 fn is_reachable(from: PortState, to: PortState) -> bool {
     match to {
         PortState::NO_CHANGE | PortState::DOWN => true,
@@ -119,7 +121,7 @@ fn set_addresses(port: &mut NodePort, new: &PortInfo) {
     info.subnet_timeout = new.subnet_timeout;
     info.init_type_reply = new.init_type_reply;
     info.multicast_p_key_trap_suppression = new.multicast_p_key_trap_suppression;
-    // Counters of violations can be set to 0 only (IBA 14.2.5.6).
+    // Counters of violations can only be set to 0 (IBA 14.2.5.6).
     for (counter, new) in [
         (&mut info.m_key_violations, new.m_key_violations),
         (&mut info.p_key_violations, new.p_key_violations),
@@ -130,7 +132,7 @@ fn set_addresses(port: &mut NodePort, new: &PortInfo) {
     port.lease_end = None;
 }
 
-/// Zero means no change in these fields of capabilities.
+/// Applies the link settings of a Set. In MTU, VLs, widths and speeds, zero means no change.
 fn set_link(info: &mut PortInfo, new: &PortInfo) {
     if new.neighbor_mtu.0 != 0 {
         info.neighbor_mtu = new.neighbor_mtu;

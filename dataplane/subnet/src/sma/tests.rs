@@ -1,4 +1,4 @@
-//! The agent, asked as a subnet manager asks.
+//! Tests of the agent, with the requests of a subnet manager.
 
 use super::*;
 use crate::topology::{LinkRate, Topology};
@@ -9,7 +9,7 @@ use pollux_wire::mad::smp::{MKey, MKeyProtection, PortPhysState, PortState, VlCa
 use pollux_wire::units::Mtu;
 use proptest::prelude::*;
 
-/// A host with its link up, and the switch that it is at.
+/// A host and its switch, with the link between them up.
 fn host_and_switch() -> (SubnetNode, SubnetNode) {
     let topology = Topology::generate("single:2", 3).unwrap();
     let (mut switch, mut host) =
@@ -38,7 +38,7 @@ fn ask<A: Attribute>(node: &mut SubnetNode, method: Method, modifier: u32, a: A)
     (status, attribute)
 }
 
-/// Status and attribute of the answer, and the port whose link went down.
+/// The status and attribute of the answer, and the port whose link went down.
 fn ask_at<A: Attribute>(
     node: &mut SubnetNode,
     at: MadArrival,
@@ -54,7 +54,7 @@ fn port_info(node: &mut SubnetNode) -> PortInfo {
     ask(node, Method::GET, 1, PortInfo::default()).1
 }
 
-/// The Set by which a subnet manager gives a port its address.
+/// The Set with which a subnet manager assigns a LID to a port.
 fn addressed(node: &mut SubnetNode) -> PortInfo {
     PortInfo {
         lid: Lid(4),

@@ -1,21 +1,21 @@
 //! Topologies from a specification: `single:3`, `fat-tree:4`, `torus:4x4`.
 //!
-//! Hosts are named `host1` onwards in order, so that a test can name the third host of any fabric.
-//! Ports are used from 1 on, hosts first.
+//! Hosts are named `host1`, `host2` and so on, so that a test can name the third host of any
+//! fabric. Switches use their ports from 1 on, first for hosts and then for other switches.
 
 use super::guid_of;
 use super::{End, LinkRate, NODES_MAX, PORTS_MAX, PlannedNode, Problem, Topology, TopologyError};
 use pollux_wire::mad::smp::NodeType;
 
 impl Topology {
-    /// The topology of a specification, with GUIDs that follow from `seed`:
+    /// The topology of a specification, with GUIDs that are derived from `seed`:
     ///
     /// - `single:N`: one switch with N hosts;
-    /// - `ring:N`: N switches in a ring, with a host each;
-    /// - `torus:XxY`: X rows of Y switches, each joined to four, with a host each;
-    /// - `fat-tree:K`: of switches with K ports: K pods, K/2 hosts at each edge switch;
-    /// - `leaf-spine:LxSxH`: L leaves with H hosts each, joined to each of S spines;
-    /// - `routed:NxM`: N and M hosts at a switch each, and a router between the two subnets.
+    /// - `ring:N`: N switches in a ring, with one host each;
+    /// - `torus:XxY`: X rows of Y switches, each linked to its four neighbors, with one host each;
+    /// - `fat-tree:K`: switches with K ports, in K pods, and K/2 hosts at each edge switch;
+    /// - `leaf-spine:LxSxH`: L leaves with H hosts each, all linked to each of S spines;
+    /// - `routed:NxM`: a switch with N hosts, a switch with M hosts, and a router between them.
     pub fn generate(spec: &str, seed: u64) -> Result<Self, TopologyError> {
         let (kind, parameters) = spec.split_once(':').unwrap_or((spec, ""));
         let plan = Plan { spec, seed, topology: Self::default() };
@@ -42,7 +42,7 @@ impl Topology {
     }
 }
 
-/// The limit of numbers that only the count of nodes limits.
+/// The limit of parameters that only the number of nodes limits.
 const LARGE: u32 = NODES_MAX as u32;
 
 struct Plan<'a> {
@@ -56,7 +56,7 @@ impl Plan<'_> {
         TopologyError::new(&format!("topology {}", self.spec), word, problem)
     }
 
-    /// The numbers between the `x`s, each within its limits.
+    /// Parses numbers with an `x` between them, and checks the limits of each.
     fn numbers<const N: usize>(
         &self,
         parameters: &str,

@@ -1,9 +1,9 @@
 //! The plan of a fabric: nodes, ports, and links (IBA 3.2), without the decisions of a subnet
 //! manager.
 //!
-//! It comes from a specification such as `fat-tree:4` ([`Topology::generate`]), or from a file in
-//! the format of `ibnetdiscover` ([`Topology::read`]), so that a dump of a real cluster can be
-//! loaded; and it is written in that format again.
+//! A plan comes from a specification such as `fat-tree:4` ([`Topology::generate`]), or from a file
+//! in the format of `ibnetdiscover` ([`Topology::read`]), so that a dump of a real cluster can be
+//! loaded. Its [`Display`](std::fmt::Display) writes the same format.
 
 mod error;
 mod generate;
@@ -21,7 +21,7 @@ use pollux_wire::mad::smp::NodeType;
 /// Nodes of a topology: as many as there are unicast LIDs.
 pub const NODES_MAX: usize = Lid::UNICAST_LAST.0 as usize;
 /// Physical ports of a node. Why not 255: that number means no port in forwarding tables, and all
-/// ports to performance management.
+/// ports in performance management.
 pub const PORTS_MAX: u8 = 254;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -36,10 +36,10 @@ pub struct PlannedNode {
     pub name: String,
     pub guid: Guid,
     pub system_image_guid: Guid,
-    /// IEEE OUI of its vendor.
+    /// The IEEE OUI of its vendor.
     pub vendor_id: u32,
     pub device_id: u16,
-    /// By number; number 0 is a switch's own, and means nothing at other nodes.
+    /// The ports, by number. Port 0 is the management port of a switch, and unused at other nodes.
     pub ports: Vec<PlannedPort>,
 }
 
@@ -47,9 +47,9 @@ pub struct PlannedNode {
 pub struct PlannedPort {
     /// Its GUID; external ports of a switch have none.
     pub guid: Guid,
-    /// The LID that it has already; none if a subnet manager is to assign it.
+    /// The LID that the port has already; [`Lid::NONE`] if a subnet manager must assign it.
     pub lid: Lid,
-    /// The port has 2^lmc addresses.
+    /// The port has 2^lmc LIDs.
     pub lmc: u8,
     /// The index of its link.
     pub link: Option<u32>,
@@ -69,7 +69,7 @@ pub struct End {
 }
 
 impl PlannedNode {
-    /// A node with unlinked ports. The GUIDs of ports follow from `guid`.
+    /// A node with unlinked ports. The GUIDs of its ports are derived from `guid`.
     fn new(kind: NodeType, name: String, guid: Guid, num_ports: u8) -> Self {
         let (vendor_id, device_id, ports) = (0, 0, Vec::new());
         let mut node =
@@ -109,7 +109,7 @@ impl Topology {
         Some((if one == end { other } else { one }, link))
     }
 
-    /// Adds free ports to a node, up to this one.
+    /// Adds free ports to a node until it has the port `end`.
     pub fn add_ports(&mut self, end: End) {
         let Some(node) = self.nodes.get_mut(end.node as usize) else { return };
         let last = end.port.min(PORTS_MAX);
@@ -129,11 +129,11 @@ impl Topology {
     }
 }
 
-/// The GUID of the `index`-th node of a fabric with this seed: the next 255 are for its ports.
+/// The GUID of the `index`-th node of a fabric with this seed. The next 255 are for its ports.
 fn guid_of(seed: u64, index: usize) -> Guid {
     /// An EUI-64 with the bit of local administration.
     const LOCAL: u64 = 0x0250_0000_0000_0000;
-    // Spreads near seeds, so that joined fabrics do not share GUIDs.
+    // Spreads seeds that are close to each other, so that joined fabrics do not share GUIDs.
     let spread = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48;
     Guid(LOCAL | spread << 32 | (index as u64 + 1) << 8)
 }

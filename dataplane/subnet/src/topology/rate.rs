@@ -7,9 +7,9 @@ use std::str::FromStr;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkRate {
     pub width: LinkWidth,
-    /// Speed of a lane, up to 10 Gb/s.
+    /// The speed of a lane, up to 10 Gb/s.
     pub speed: LinkSpeed,
-    /// Speed of a lane above that; none for lower speeds.
+    /// The speed of a lane above 10 Gb/s; [`LinkSpeedExt::NONE`] for lower speeds.
     pub speed_ext: LinkSpeedExt,
 }
 
@@ -21,7 +21,7 @@ const WIDTHS: [(&str, LinkWidth); 5] = [
     ("12", LinkWidth::X12),
 ];
 
-/// A link of an extended speed shows QDR to readers without extended speeds.
+/// A link with an extended speed reports QDR to managers that do not know extended speeds.
 const SPEEDS: [(&str, LinkSpeed, LinkSpeedExt); 7] = [
     ("SDR", LinkSpeed::SDR, LinkSpeedExt::NONE),
     ("DDR", LinkSpeed::DDR, LinkSpeedExt::NONE),
@@ -33,7 +33,7 @@ const SPEEDS: [(&str, LinkSpeed, LinkSpeedExt); 7] = [
 ];
 
 impl LinkRate {
-    /// The same speed with another width, in figures.
+    /// The same speed with another width; `width` is the number of lanes, as text.
     pub(super) fn with_width(self, width: &str) -> Option<Self> {
         let (_, width) = WIDTHS.into_iter().find(|(name, _)| *name == width)?;
         Some(Self { width, ..self })

@@ -1,6 +1,6 @@
-//! Topologies from a file, as `ibnetdiscover` prints them, or as `ibsim` takes them.
+//! Topologies from a file, in the format of `ibnetdiscover` output or of `ibsim` input.
 //!
-//! A record is the attributes of a node, its line, and a line for each port that is linked:
+//! A record has the attributes of a node, the line of the node, and a line for each linked port:
 //!
 //! ```text
 //! switchguid=0x200000(200000)
@@ -8,13 +8,13 @@
 //! [1]     "H-0000000000100000"[1](100001)     # "host" lid 1 4xEDR
 //! ```
 //!
-//! LIDs, rates and descriptions stand behind `#`, and are read if they have this form; other text
-//! there is a comment. A link may stand at one of its ends or at both; nodes may be linked to
-//! before their record.
+//! LIDs, rates and descriptions follow a `#`, and are read if they have this form; other text
+//! behind a `#` is a comment. A link may be in the record of one of its nodes, or in both. A link
+//! may name a node before the record of that node.
 //!
-//! A dump that was made with `2>&1` begins with warnings of the tool, so lines before the first
-//! line of the format are skipped ([`preamble`]). All further lines must have the format, so that a
-//! misspelled one is not lost.
+//! A dump made with `2>&1` begins with warnings of the tool, so lines before the first line of the
+//! format are skipped ([`preamble`]). All further lines must have the format, so that a misspelled
+//! line is an error.
 
 use super::guid_of;
 use super::{End, LinkRate, NODES_MAX, PORTS_MAX, PlannedNode, Problem, Topology, TopologyError};
@@ -23,8 +23,8 @@ use pollux_wire::mad::smp::NodeType;
 use std::collections::BTreeMap;
 
 impl Topology {
-    /// Parses a file; `file` is its name in errors. `seed` makes the GUIDs that the file leaves
-    /// out.
+    /// Parses a file; `file` is its name in errors. GUIDs that are not in the file are derived from
+    /// `seed`.
     pub fn read(file: &str, text: &str, seed: u64) -> Result<Self, TopologyError> {
         let mut reader = Reader { file, seed, ..Reader::default() };
         let skipped = preamble(text).last().map_or(0, |(number, _)| *number);
@@ -36,21 +36,21 @@ impl Topology {
     }
 }
 
-/// Lines, with their numbers, that precede the topology in a file and are no part of it; none if
-/// there is no topology behind them.
+/// The lines that precede the topology in a file and are not part of it, with their numbers. Empty
+/// if no topology follows them.
 pub fn preamble(text: &str) -> Vec<(usize, &str)> {
     let lines = || (1..).zip(text.lines()).filter(|(_, line)| !is_passed_over(line));
     let first = lines().position(|(_, line)| has_format(line));
     lines().take(first.unwrap_or(0)).collect()
 }
 
-/// Blank lines, comments and headings.
+/// Whether a line is blank, a comment or a heading.
 fn is_passed_over(line: &str) -> bool {
     let first = split_comment(line).0.split_whitespace().next();
     first.is_none_or(|word| ["Non-Chassis", "Chassis"].contains(&word))
 }
 
-/// Whether a line is a node, a port or an attribute, valid or not.
+/// Whether a line looks like a node, a port or an attribute, valid or not.
 fn has_format(line: &str) -> bool {
     let code = split_comment(line).0.trim();
     let first = code.split_whitespace().next().unwrap_or("");
@@ -74,7 +74,7 @@ struct Reader<'a> {
     file: &'a str,
     seed: u64,
     line_number: usize,
-    /// The attributes before the line of their node.
+    /// The attributes read so far for the next node.
     attributes: Attributes,
     topology: Topology,
     /// Indexes of nodes by name.
@@ -91,7 +91,7 @@ struct Attributes {
     device_id: u16,
 }
 
-/// A link, as it is written at one of its ends.
+/// A link, as written in the record of one of its nodes.
 struct WrittenLink<'a> {
     line_number: usize,
     from: End,
@@ -218,7 +218,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// Joins the written links, now that all nodes are known.
+    /// Joins the links that were read, once all nodes are known.
     fn finish(mut self) -> Result<Topology> {
         for link in std::mem::take(&mut self.links) {
             let wrong = |problem| self.wrong_at(link.line_number, link.to_name, problem);
@@ -261,14 +261,14 @@ impl<'a> Reader<'a> {
             .map_err(|_| self.wrong(word, Problem::Expected("a hexadecimal number")))
     }
 
-    /// The name between the quotes at the front, and the rest.
+    /// The name in quotes at the front of `code`, and the rest.
     fn quoted<'b>(&self, code: &'b str) -> Result<(&'b str, &'b str)> {
         let name = code.strip_prefix('"').and_then(|rest| rest.split_once('"'));
         let named = name.filter(|(name, _)| !name.is_empty());
         named.ok_or_else(|| self.wrong(code, Problem::Expected("a node's name in double quotes")))
     }
 
-    /// The number between the brackets at the front, and the rest.
+    /// The number in brackets at the front of `code`, and the rest.
     fn bracketed<'b>(&self, code: &'b str) -> Result<(u8, &'b str)> {
         let inner = code.strip_prefix('[').and_then(|rest| rest.split_once(']'));
         let parsed = inner.and_then(|(number, rest)| Some((number.trim().parse().ok()?, rest)));
@@ -287,7 +287,7 @@ fn split_comment(line: &str) -> (&str, &str) {
     at.map_or((line, ""), |at| (&line[..at], &line[at + 1..]))
 }
 
-/// Skips brackets such as `[ext 12]`, which dumps of chassis have behind port numbers.
+/// Skips brackets such as `[ext 12]`, which follow port numbers in dumps of chassis.
 fn skip_brackets(code: &str) -> &str {
     let inner = code.strip_prefix('[').and_then(|rest| rest.split_once(']'));
     inner.map_or(code, |(_, rest)| rest)
@@ -378,7 +378,7 @@ Ca	2 "H-0000000000100000"		# "host one HCA-1"
         assert_eq!(topology.peer(up).unwrap().0, End { node: 1, port: 3 });
     }
 
-    /// Warnings of infiniband-diags on standard error, beside a dump.
+    /// Warnings of infiniband-diags on standard error.
     const WARNINGS: &str = "\
 ibwarn: [25777] get_abi_version: can't read ABI version from \
 /sys/class/infiniband_mad/abi_version (No such file or directory): is ib_umad module loaded?

@@ -1,11 +1,11 @@
-//! Topologies in the format of `ibnetdiscover`, for readers of that format.
+//! Topologies written in the format of `ibnetdiscover`.
 
 use super::{End, PlannedNode, Topology};
 use pollux_wire::mad::smp::NodeType;
 use std::fmt::{self, Display};
 
 impl Display for Topology {
-    /// As `ibnetdiscover` prints it; [`Topology::read`] reads it again.
+    /// Writes the topology as `ibnetdiscover` prints it. [`Topology::read`] can read it back.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "#\n# Topology file: of a software fabric\n#")?;
         self.nodes.iter().zip(0..).try_for_each(|(node, index)| self.record(f, index, node))
@@ -52,7 +52,7 @@ impl Topology {
     }
 }
 
-/// The name of a node in the format: its kind and GUID.
+/// The identifier of a node in the format: its kind and GUID.
 struct Id<'a>(&'a PlannedNode);
 
 impl Display for Id<'_> {
@@ -66,7 +66,7 @@ impl Display for Id<'_> {
     }
 }
 
-/// The format cannot escape a quote within quotes, or an end of line.
+/// Replaces quotes and ends of lines, because the format cannot escape them.
 fn quotable(name: &str) -> String {
     name.replace(['"', '\n', '\r'], "'")
 }
@@ -89,7 +89,7 @@ mod tests {
             }
             topology.links[0].rate = "12xSDR".parse().unwrap();
             let mut read = Topology::read(spec, &topology.to_string(), 0).unwrap();
-            // The order of links is that of their first ends, which a generator need not keep.
+            // A file has links in the order of their first ends. A generator may use another order.
             for topology in [&mut topology, &mut read] {
                 topology.links.iter_mut().for_each(|link| link.ends.sort());
                 topology.links.sort_by_key(|link| link.ends);

@@ -183,7 +183,7 @@ impl Server {
         }
     }
 
-    /// Whether there may be more to do at once.
+    /// Whether there was work in recent turns, so that the server must not sleep yet.
     pub fn is_awake(&self) -> bool {
         self.idle_turns < IDLE_TURNS
     }
@@ -832,7 +832,7 @@ mod tests {
             server.send(Time::START + Duration::from_secs(second), &mut net);
         }
         assert!(was_full);
-        // It goes on, and has rings again.
+        // Once the stopped client reads again, it gets rings again.
         while !matches!(stopped.receive(), ReceivedMessage::Nothing) {}
         server.clients.get_mut(&2).unwrap().outbox.clear();
         server.send(Time::START + Duration::from_secs(20), &mut net);

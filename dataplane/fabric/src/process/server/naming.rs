@@ -64,7 +64,7 @@ fn ambiguous(name: &str, nodes: &[(usize, &PlannedNode)]) -> String {
     format!("{count} nodes are called '{name}'; write the GUID of one in its place: {guids}")
 }
 
-/// Written as `0x0002c90300001001`.
+/// Parses a GUID that is written as `0x0002c90300001001`.
 fn guid(text: &str) -> Option<Guid> {
     u64::from_str_radix(text.strip_prefix("0x")?, 16).ok().map(Guid)
 }
