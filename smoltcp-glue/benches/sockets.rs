@@ -1,16 +1,16 @@
-//! Instructions of a message of 64 bytes there and back between the sockets of two stacks, without
-//! devices, counted by callgrind; more than the limit fails.
+//! Instructions of a round trip of 64 bytes between the sockets of two stacks, without devices,
+//! counted by callgrind. A count at or above the limit fails.
 //!
 //! ```text
 //! cargo bench -p pollux --bench sockets
 //! ```
 //!
-//! | what | instructions | must be below |
+//! | benchmark | instructions | must be below |
 //! |---|---|---|
 //! | `udp_64` | 3,590 | 3,700 |
 //! | `tcp_64` | 11,615 | 11,750 |
 //!
-//! Headers are parsed here as well, which elsewhere the netdev does, once for all.
+//! The counts include the parsing of packet headers, which otherwise the netdev does.
 #![expect(unused_qualifications, reason = "and name types in full")]
 
 use gungraun::prelude::*;
@@ -32,7 +32,7 @@ fn below(instructions: u64) -> LibraryBenchmarkConfig {
     config
 }
 
-/// Two stacks, and what time it is.
+/// Two stacks with a socket each, and the time.
 struct Pair<S> {
     stacks: [Stack; 2],
     sockets: [S; 2],
@@ -61,7 +61,7 @@ fn deliver(stack: &mut Stack, now: Time, packet: &[u8]) {
 }
 
 impl<S: Copy> Pair<S> {
-    /// Whatever a stack has to send is with the other one.
+    /// Passes all packets that a stack has to send to the other stack.
     fn carry(&mut self, from: usize) {
         let (low, high) = self.stacks.split_at_mut(1);
         let [sender, receiver] = match from {
@@ -73,7 +73,7 @@ impl<S: Copy> Pair<S> {
         }
     }
 
-    /// As a host does in a turn.
+    /// Serves a stack as a host does in one step.
     fn step(&mut self, side: usize) {
         self.now = self.now + Duration::from_nanos(500);
         if self.stacks[side].poll_timeout().is_some_and(|due| due <= self.now) {

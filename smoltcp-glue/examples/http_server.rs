@@ -4,14 +4,15 @@
 //! cargo run --release -p pollux --example http_server
 //! ```
 //!
-//! runs both in one process. With arguments it is the server or the client, at any device:
+//! This command runs both in one process. With arguments, the program is the server or the client,
+//! at any device:
 //!
 //! ```sh
 //! cargo run --release -p pollux --example http_server -- mlx5_0:1 10.0.0.1/24
 //! cargo run --release -p pollux --example http_server -- mlx5_0:1 10.0.0.2/24 10.0.0.1
 //! ```
 //!
-//! One thread serves all connections without blocking: it reads from those that are readable.
+//! One thread serves all connections without blocking: it reads only from readable connections.
 
 mod ends;
 

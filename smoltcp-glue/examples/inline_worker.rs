@@ -1,12 +1,12 @@
-//! An application's own loop as the worker of its sockets: it polls many, blocks on none, and does
-//! other work in between.
+//! An application's own loop as the worker of its sockets: it polls many sockets, blocks on none,
+//! and does other work in between.
 //!
 //! ```sh
 //! cargo run --release -p pollux --example inline_worker
 //! ```
 //!
-//! One thread runs both hosts. One has a thousand sockets, each of which sums its datagrams; the
-//! other sends to all of them, a batch at a time. With arguments they are at other devices:
+//! One thread runs both hosts. One host has a thousand sockets, and sums the datagrams of each. The
+//! other host sends to all of them, a batch at a time. With arguments, the hosts use other devices:
 //!
 //! ```sh
 //! cargo run --release -p pollux --example inline_worker -- \
@@ -24,7 +24,7 @@ const SOCKETS: u16 = 1000;
 const BATCH: usize = 32;
 /// Numbers sent to each socket.
 const NUMBERS: u64 = 10;
-/// The time limit of a batch, of which datagrams may be lost.
+/// The time limit of a batch, because datagrams may be lost.
 const TIMEOUT: Duration = Duration::from_secs(1);
 
 #[expect(clippy::disallowed_methods, reason = "a batch has a timeout")]
@@ -42,7 +42,7 @@ fn main() -> Ended {
         sums.push((receiver.udp_bind(at(number))?, 0));
     }
     let outgoing = sender.udp_bind(ends::at(other_address, 7000)?)?;
-    // Resolves the neighbor first: few datagrams can wait for that.
+    // Resolves the neighbor first: only few datagrams can wait for the resolution.
     outgoing.send_to(&0_u64.to_be_bytes(), at(0))?;
     while !sums[0].0.is_readable() {
         sender.step();

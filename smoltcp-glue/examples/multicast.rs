@@ -4,8 +4,8 @@
 //! cargo run --release -p pollux --example multicast
 //! ```
 //!
-//! One thread runs three hosts of a software fabric, and serves them in turn. With arguments they
-//! are at other devices, the sender first:
+//! One thread runs three hosts of a software fabric, and serves them in turn. With arguments, the
+//! hosts use other devices, the sender first:
 //!
 //! ```sh
 //! cargo run --release -p pollux --example multicast -- mlx5_0:1 10.0.0.1/24 mlx5_1:1 10.0.0.2/24

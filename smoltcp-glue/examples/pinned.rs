@@ -4,9 +4,9 @@
 //! cargo run --release -p pollux --example pinned
 //! ```
 //!
-//! Each interface has a worker. If there are enough cores, give each worker its own by `cores:
-//! vec![2], idle: Idle::Poll`, and an interface with many connections several by `workers: 2`. All
-//! threads block in their calls, as with sockets of the kernel.
+//! Each interface has one worker. If there are enough cores, give each worker its own core with
+//! `cores: vec![2], idle: Idle::Poll`, and give an interface with many connections several workers
+//! with `workers: 2`. All threads block in their calls, as with kernel sockets.
 
 use pollux::pinned::{Config, Interface, TcpListener, TcpStream};
 use pollux::{Mode, Node};
@@ -36,7 +36,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Serves the clients, each in a thread of its own; returns the number of requests.
+/// Serves each client in its own thread; returns the number of requests.
 fn serve(listener: &TcpListener) -> io::Result<u32> {
     let mut serving = Vec::new();
     for _ in 0..CLIENTS {

@@ -1,5 +1,5 @@
-//! Tasks that wait for sockets, many in one thread: here with an executor of twenty lines; any
-//! other will do.
+//! Many tasks of one thread wait for sockets. The executor here has twenty lines; any other one
+//! works too.
 //!
 //! ```sh
 //! cargo run --release -p pollux --example pinned_async

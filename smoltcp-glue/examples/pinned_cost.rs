@@ -4,9 +4,9 @@
 //! cargo run --release -p pollux --example pinned_cost -- [ROUNDS]
 //! ```
 //!
-//! At first a host sends to its own address: inline with one thread, pinned with that thread and
-//! the worker. Then two hosts exchange messages: inline with two threads, pinned with two and two
-//! workers, which need four cores. Busy or missing cores distort the figures.
+//! First, one host sends to its own address: inline with one thread, pinned with that thread and a
+//! worker. Then two hosts exchange messages: inline with two threads, pinned with two threads and
+//! two workers, which need four cores. Busy or missing cores distort the figures.
 
 use pollux::{Mode, Node, Setup, pinned};
 use std::error::Error;
@@ -29,7 +29,7 @@ const fn at(host: u8, port: u16) -> SocketAddr {
     SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, host)), port)
 }
 
-/// The same calls on either kind of interface.
+/// Defines the same measurements for either kind of interface.
 macro_rules! measure {
     ($name:ident, $up:expr) => {
         mod $name {
@@ -114,7 +114,7 @@ macro_rules! measure {
 measure!(inline, Setup::up);
 measure!(by_worker, |setup: Setup| setup.up_pinned(pinned::Config::default()));
 
-/// The median, and the 99th percentile.
+/// Median and 99th percentile of half of a round trip.
 type Figure = [Duration; 2];
 
 #[expect(clippy::disallowed_methods, reason = "it measures")]

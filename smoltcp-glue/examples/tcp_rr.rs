@@ -1,10 +1,11 @@
-//! The time of requests and responses over one TCP connection.
+//! Measures the time of requests and responses over one TCP connection.
 //!
 //! ```sh
 //! cargo run --release -p pollux --example tcp_rr
 //! ```
 //!
-//! runs both ends in one process. With arguments it is one end, at any device:
+//! This command runs both ends in one process. With arguments, the program is one end, at any
+//! device:
 //!
 //! ```sh
 //! pollux fabric --topology single:2 --socket /tmp/fabric &
@@ -22,7 +23,7 @@ use std::time::{Duration, Instant};
 
 const PORT: u16 = 7000;
 const BYTES: usize = 64;
-/// The time of the measurement.
+/// The duration of the measurement.
 const MEASURED: Duration = Duration::from_secs(1);
 
 fn main() -> Ended {

@@ -1,10 +1,11 @@
-//! The round-trip time of UDP.
+//! Measures the round-trip time of UDP.
 //!
 //! ```sh
 //! cargo run --release -p pollux --example udp_echo
 //! ```
 //!
-//! runs both ends in one process. With arguments it is one end, at any device:
+//! This command runs both ends in one process. With arguments, the program is one end, at any
+//! device:
 //!
 //! ```sh
 //! cargo run --release -p pollux --example udp_echo -- mlx5_0:1 10.0.0.1/24
@@ -19,7 +20,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 const PORT: u16 = 7;
-/// The time of the measurement.
+/// The duration of the measurement.
 const MEASURED: Duration = Duration::from_secs(1);
 
 fn main() -> Ended {
@@ -47,7 +48,7 @@ fn ask(device: &str, address: &str, server: &str) -> Ended {
     while times.is_empty() || started.elapsed() < MEASURED {
         let begun = Instant::now();
         socket.send_to(b"are you there?", server)?;
-        // Datagrams may be lost, or precede the server.
+        // Datagrams may be lost, or arrive before the server has its socket.
         if socket.recv_from(&mut [0; 64]).is_ok() {
             times.push(begun.elapsed());
         }

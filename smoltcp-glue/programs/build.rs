@@ -1,4 +1,5 @@
-//! Takes smoltcp's example programs out of its package, and changes the line that opens the device.
+//! Copies smoltcp's example programs from its package, and replaces the function that opens the
+//! device.
 #![expect(clippy::disallowed_methods, reason = "cargo says where the package is")]
 
 use std::error::Error;
@@ -8,8 +9,8 @@ use std::{env, fs};
 
 const PROGRAMS: [&str; 5] = ["server", "client", "ping", "httpclient", "multicast"];
 
-/// In place of the function that opens a TUN device: `--tun` names a device of ours, and `--tap` is
-/// the last number of its addresses and the mode, such as `1,rc`.
+/// Replaces the function that opens a TUN device. `--tun` names a device of Pollux; `--tap` has the
+/// last number of the addresses and the mode, such as `1,rc`.
 const OPEN: &str = r#"
 pub fn parse_tuntap_options(matches: &mut Matches) -> pollux::smoltcp::Device {
     let device = matches.opt_str("tun").expect("--tun names the device");
@@ -28,7 +29,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let (examples, out) = (examples()?, PathBuf::from(env::var("OUT_DIR")?));
     for program in PROGRAMS {
         let mut text = fs::read_to_string(examples.join(program).with_extension("rs"))?;
-        // All examples have the address of the server, who is to be another host here.
+        // All examples have the same address. The client needs another one, because it runs beside
+        // the server here.
         if program == "client" {
             text = text.replace("v4(192, 168, 69, 1)", "v4(192, 168, 69, 2)");
             text =
@@ -37,12 +39,12 @@ fn main() -> Result<(), Box<dyn Error>> {
         fs::write(out.join(program).with_extension("rs"), text)?;
     }
     let utils = fs::read_to_string(examples.join("utils.rs"))?;
-    // That for TUN devices is left out, as this package has no feature of its condition's name.
+    // smoltcp's own function is not compiled: this package lacks the feature that its `cfg` names.
     fs::write(out.join("utils.rs"), utils + OPEN)?;
     Ok(())
 }
 
-/// The examples of the release of smoltcp that is used here.
+/// The examples of the release of smoltcp that this workspace uses.
 fn examples() -> Result<PathBuf, Box<dyn Error>> {
     let arguments = ["metadata", "--format-version", "1", "--offline", "--locked"];
     let output = Command::new(env::var("CARGO")?).args(arguments).output()?;

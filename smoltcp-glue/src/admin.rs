@@ -1,13 +1,13 @@
 //! The admin socket of a program, for `pollux show sockets`.
 //!
 //! ```text
-//!   command --request--> control thread --SocketsRequest--> worker, between two turns
-//!           <---rows---                 <---a part of them---
+//!   command --request--> control thread --SocketsRequest--> worker, between two steps
+//!           <---rows---                 <---some rows---
 //! ```
 //!
-//! The control thread serves the socket, and asks one worker after the other for
-//! [`SOCKETS_PER_REQUEST`] sockets at a time: so a request takes little of a worker's time, however
-//! many sockets there are.
+//! The control thread serves the socket. It asks one worker at a time for at most
+//! [`SOCKETS_PER_REQUEST`] sockets, so that a request takes little of a worker's time even with
+//! many sockets.
 
 use crate::error::UpError;
 use crate::stack::{SocketId, Stack, TcpInfo};
@@ -26,19 +26,20 @@ use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 use std::time::Duration;
 
 const SOCKETS_PER_REQUEST: usize = 256;
-/// Collections at a time; the oldest of more starts again.
+/// Maximum number of collections at a time. Beyond it, the oldest one is discarded and starts
+/// again.
 const COLLECTIONS_MAX: usize = 16;
 
-/// The socket of an interface.
+/// The admin socket of an interface.
 pub(crate) struct ProgramAdmin {
     admin: Admin,
     interface: String,
     waker: Option<Waker>,
-    /// By the number of the request.
+    /// Keyed by the number of the request.
     collections: BTreeMap<u64, Collection>,
 }
 
-/// The rows that workers have returned until now, and the pending request to one of them.
+/// The rows that workers have returned so far, and the pending request to the next worker.
 struct Collection {
     rows: Vec<SocketStatus>,
     worker: usize,
@@ -47,7 +48,7 @@ struct Collection {
 
 type SocketRows = Vec<(SocketId, SocketStatus)>;
 
-/// A request to a worker for some of its sockets. Its drop wakes the control thread.
+/// A request to a worker for some of its sockets. Dropping it wakes the control thread.
 pub(crate) struct SocketsRequest {
     after: Option<SocketId>,
     sender: SyncSender<SocketRows>,
@@ -55,7 +56,8 @@ pub(crate) struct SocketsRequest {
 }
 
 impl SocketsRequest {
-    /// `queued` gives the bytes of a socket that are not in the stack: to send, and received.
+    /// Answers with a row for each socket. `queued` returns the bytes of a socket that are outside
+    /// of the stack: those to send, and those received.
     pub(crate) fn answer(
         self,
         now: Time,
@@ -64,7 +66,7 @@ impl SocketsRequest {
     ) {
         let ids = stack.sockets_after(self.after, SOCKETS_PER_REQUEST);
         let row = |id| Some((id, row(now, stack, id, queued(id))?));
-        // The request may be over.
+        // The control thread may have discarded the collection.
         let _ = self.sender.try_send(ids.into_iter().filter_map(row).collect());
     }
 }
@@ -77,7 +79,7 @@ impl ProgramAdmin {
         Ok(Self { admin, interface, waker: None, collections })
     }
 
-    /// The waker of the control thread.
+    /// Sets the waker of the control thread.
     pub(crate) fn wake_by(&mut self, waker: Waker) {
         self.waker = Some(waker);
     }
@@ -86,12 +88,13 @@ impl ProgramAdmin {
         self.admin.poll_fds()
     }
 
-    /// The longest sleep.
+    /// The longest sleep of the control thread until the admin socket has to be served.
     pub(crate) fn sleep_max(&self, now: Time) -> Duration {
         self.admin.due().map_or(Duration::MAX, |due| due.since(now))
     }
 
-    /// `ask` passes a request to a worker; `false` if there is none of this number.
+    /// Serves the admin socket. `ask` passes a request to a worker, and returns `false` if there is
+    /// no worker with this number.
     pub(crate) fn turn(&mut self, now: Time, mut ask: impl FnMut(usize, SocketsRequest) -> bool) {
         let Self { admin, interface, waker, collections } = self;
         admin.turn(now, &mut |number, request, _| match request {
@@ -115,8 +118,8 @@ impl ProgramAdmin {
     }
 }
 
-/// Goes on with a collection; returns all rows once there are no more. `ask` sends a request to a
-/// worker, if there is one of this number.
+/// Continues a collection; returns all rows once it is complete. `ask` sends a request to a worker,
+/// and returns `None` if there is no worker with this number.
 fn collect(
     collections: &mut BTreeMap<u64, Collection>,
     number: u64,
@@ -130,7 +133,7 @@ fn collect(
         let part = match one.part.try_recv() {
             Ok(part) => part,
             Err(TryRecvError::Empty) => break,
-            // The worker ends, and its sockets with it.
+            // The worker has ended, and its sockets with it.
             Err(TryRecvError::Disconnected) => Vec::new(),
         };
         let last = part.last().map(|(id, _)| *id);

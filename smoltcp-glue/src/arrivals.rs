@@ -1,13 +1,13 @@
-//! Received packets that wait for a stack of the application (`crate::smoltcp`).
+//! Received packets that wait for the application's own IP stack (`crate::smoltcp`).
 
 use pollux_dataplane::headers::{Form, PacketHeaders};
 use pollux_wire::ip::IpProtocol;
 use std::collections::{BTreeSet, VecDeque};
 use std::net::IpAddr;
 
-/// Packets that wait at most; later ones are dropped.
+/// Maximum number of waiting packets; later ones are dropped.
 const WAITING_MAX: usize = 1024;
-/// ICMPv6 messages of the link: listener and neighbor discovery (IANA).
+/// ICMPv6 types of the link protocols: multicast listener discovery and neighbor discovery (IANA).
 const LINK_MESSAGES: [std::ops::RangeInclusive<u8>; 2] = [130..=137, 143..=143];
 /// The port of DHCP clients.
 const DHCP_CLIENT: [u8; 2] = 68u16.to_be_bytes();
@@ -16,7 +16,7 @@ const DHCP_CLIENT: [u8; 2] = 68u16.to_be_bytes();
 pub(crate) struct Arrivals {
     waiting: VecDeque<Vec<u8>>,
     spare: Vec<Vec<u8>>,
-    /// The groups whose packets are for the stack.
+    /// The groups that the stack has joined.
     groups: BTreeSet<IpAddr>,
     pub(crate) dropped: u64,
 }
@@ -27,8 +27,9 @@ impl Arrivals {
         Self { waiting, spare, groups: BTreeSet::new(), dropped: 0 }
     }
 
-    /// Takes a packet without a detour by the control plane. Fragments and packets of the link are
-    /// refused; the control plane returns those of others.
+    /// Takes a packet, unless it is a fragment, belongs to a link protocol, or is for a group that
+    /// the stack has not joined. The caller passes a refused packet to the control plane, which
+    /// returns packets that it does not handle itself.
     #[inline]
     pub(crate) fn take(&mut self, headers: &PacketHeaders, packet: &[u8]) -> bool {
         let payload = headers.payload(packet);
@@ -68,7 +69,7 @@ impl Arrivals {
         };
     }
 
-    /// Puts the next packet in place of another one. `false` if none waits.
+    /// Replaces `packet` by the next waiting packet; `false` if none waits.
     pub(crate) fn next(&mut self, packet: &mut Vec<u8>) -> bool {
         let Some(next) = self.waiting.pop_front() else { return false };
         self.spare.push(std::mem::replace(packet, next));

@@ -3,7 +3,7 @@
 use pollux_verbs::time::Time;
 use std::time::Instant;
 
-/// The system clock, from the opening of the interface on.
+/// The system clock, as the time since [`Clock::begin`].
 #[derive(Clone, Copy)]
 pub(crate) struct Clock {
     start: Instant,

@@ -15,19 +15,19 @@ use std::time::Duration;
 /// A neighbor, and how packets reach it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NeighborRoute {
-    /// Its addresses, and the groups that are sent to it.
+    /// The IP addresses of the neighbor, and the groups whose packets are sent to it.
     pub addresses: Vec<IpAddr>,
     /// Link-layer address (QPN and GID).
     pub link: LinkAddress,
-    /// The queue pair type of its connection; `None` if packets go by UD.
+    /// The queue pair type of the connection to it; `None` if packets are sent by UD.
     pub connection: Option<QpType>,
     /// The MTU, in bytes.
     pub mtu: u32,
 }
 
 impl ControlHandle {
-    /// Answers with its addresses when the interface is up and has all configured ones, or when
-    /// another host has one of those.
+    /// Answers with the addresses of the interface when it is up and has all configured ones, or
+    /// with an error when another host has one of them.
     pub(crate) fn when_up(
         &self,
         settings: &InterfaceSettings,
@@ -46,7 +46,7 @@ impl ControlHandle {
         self.ask(|interface, _| Some(neighbors(interface))).wait()
     }
 
-    /// Sends an ICMP echo request of so many bytes; answers with the round-trip time.
+    /// Sends an ICMP echo request with this many bytes of data; answers with the round-trip time.
     pub(crate) fn ping(
         &self,
         to: IpAddr,
@@ -66,7 +66,7 @@ impl ControlHandle {
         })
     }
 
-    /// Joins a multicast group. Fails if the address is no group, or there are too many groups.
+    /// Joins a multicast group. Fails if the address is not a group, or there are too many groups.
     pub(crate) fn join_group(&self, group: IpAddr) -> io::Result<()> {
         let joined = self.ask(move |interface, now| Some(interface.join_group(now, group)));
         match joined.wait()? {
@@ -79,7 +79,7 @@ impl ControlHandle {
         self.run(move |interface, now| interface.leave_group(now, group));
     }
 
-    /// Answers when all packets that workers and control have accepted have left.
+    /// Answers when all packets that the workers and the control plane accepted are sent.
     pub(crate) fn when_drained(&self) -> Answer<()> {
         self.ask(|interface, _| interface.is_drained().then_some(()))
     }

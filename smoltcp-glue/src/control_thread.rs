@@ -1,16 +1,16 @@
-//! The control plane of an interface, in a thread of its own.
+//! The control thread of an interface, which runs its control plane.
 //!
 //! ```text
-//!   application --ask--> requests --> control thread: node::Interface --commands, frames--> worker
-//!               <------ answer -----/          ^----- events, packets of protocols --------/
+//!   application --ask--> requests --> control thread: IpoibLink --commands, frames--> worker
+//!               <------ answer -----/        ^----- events, packets of protocols ----/
 //! ```
 //!
-//! A request is a function. The thread calls it after each step of the control plane until it has
-//! an answer; so one mechanism serves queries (neighbors), commands (join a group) and long
-//! operations (an echo request, all packets sent).
+//! A request is a function. The thread calls it after each step of the control plane until it
+//! returns an answer. This one mechanism serves queries (neighbors), commands (join a group) and
+//! long operations (an echo request, all packets sent).
 //!
-//! The thread sleeps until an event of a worker, a request or a timer ends that. A worker wakes it
-//! only if it sleeps. The thread ends when all handles are gone.
+//! The thread sleeps until an event of a worker, a request or a timer wakes it. A worker wakes it
+//! only if it sleeps. The thread ends when all handles are dropped.
 
 use crate::admin::{ProgramAdmin, SocketsRequest};
 use crate::clock::Clock;
@@ -25,32 +25,32 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, sync
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
-/// Requests that wait for the thread; further callers wait.
+/// Maximum number of requests in the queue to the thread; while it is full, callers wait.
 const REQUESTS_MAX: usize = 256;
-/// Steps of the control plane between two looks at requests.
+/// Maximum number of steps of the control plane between two polls of requests.
 const STEPS_MAX: usize = 64;
 const SLEEP_MAX: Duration = Duration::from_secs(1);
 
 /// A function that is called until it returns true.
 type Request = Box<dyn FnMut(&mut node::IpoibLink, Time) -> bool + Send>;
 
-/// The work of the control thread for other threads after a step of the control plane.
+/// The work of the control thread for the threads that serve sockets.
 pub(crate) trait StepHooks: Send + 'static {
     /// Called after each step of the control plane, with the workers that got commands, one bit
     /// each. Returns whether there was anything to do.
     fn after_step(&mut self, now: Time, notified: u32) -> bool;
 
-    /// Requests were answered.
+    /// Called after requests were answered.
     fn handle_answers(&self) {}
 
-    /// Passes a request to a worker; `false` if there is none of this number.
+    /// Passes a request to a worker; `false` if there is no worker with this number.
     fn ask_sockets(&mut self, now: Time, worker: usize, request: SocketsRequest) -> bool;
 
-    /// Has its device wake the thread from now on. Another call of [`StepHooks::after_step`]
-    /// follows.
+    /// Arms the device at [`StepHooks::descriptor`], if there is one, to end a sleep of the thread.
+    /// Another call of [`StepHooks::after_step`] follows before the sleep.
     fn arm(&mut self, _: Time) {}
 
-    /// The longest sleep after that.
+    /// The longest sleep after [`StepHooks::arm`] and that step.
     fn sleep_max(&mut self, _: Time) -> Duration {
         Duration::MAX
     }
@@ -60,14 +60,15 @@ pub(crate) trait StepHooks: Send + 'static {
     }
 }
 
-/// The thread. It is joined when this is dropped, and ends once all other handles are gone too.
+/// The thread. Dropping this joins the thread, which ends once all other handles are dropped too.
 pub(crate) struct ControlThread {
     handle: Option<ControlHandle>,
     thread: Option<JoinHandle<()>>,
 }
 
 pub(crate) struct ControlHandle {
-    // Dropped before the waker, which wakes the thread once more.
+    // Dropped before the waker: dropping the waker wakes the thread, which then finds the queue
+    // without senders.
     requests: SyncSender<Request>,
     waker: Waker,
 }
@@ -75,7 +76,7 @@ pub(crate) struct ControlHandle {
 /// The answer to a request. Dropping it cancels the request.
 pub(crate) struct Answer<R> {
     receiver: Receiver<R>,
-    /// The request ends without it.
+    /// The request ends once this is dropped.
     _wanted: Arc<()>,
 }
 
@@ -98,7 +99,7 @@ impl ControlThread {
         Ok(Self { handle: Some(ControlHandle { requests, waker }), thread: Some(thread) })
     }
 
-    /// Does not join the thread: it waits for the caller.
+    /// Makes the drop not join the thread, for a caller that the thread waits for.
     pub(crate) fn detach(&mut self) {
         self.thread = None;
     }
@@ -117,8 +118,8 @@ impl Drop for ControlThread {
 }
 
 impl ControlHandle {
-    /// Asks the control plane: calls `ask` after each of its steps until that returns a value, or
-    /// the answer is dropped.
+    /// Asks the control plane: the thread calls `ask` after each step until `ask` returns a value
+    /// or the [`Answer`] is dropped.
     pub(crate) fn ask<R: Send + 'static>(
         &self,
         mut ask: impl FnMut(&mut node::IpoibLink, Time) -> Option<R> + Send + 'static,
@@ -141,7 +142,7 @@ impl ControlHandle {
         Answer { receiver, _wanted: wanted }
     }
 
-    /// Runs a function on the control plane, without an answer.
+    /// Has the thread run a function on the control plane, without an answer.
     pub(crate) fn run(&self, mut act: impl FnMut(&mut node::IpoibLink, Time) + Send + 'static) {
         self.request(Box::new(move |interface, now| {
             act(interface, now);
@@ -154,7 +155,7 @@ impl ControlHandle {
         self.waker.wake_if_asleep();
     }
 
-    /// A request to a thread that has ended is dropped, which ends the wait for its answer.
+    /// If the thread has ended, the request is dropped, which ends the wait for its answer.
     fn request(&self, request: Request) {
         let _ = self.requests.send(request);
         self.waker.wake_if_asleep();
@@ -194,7 +195,7 @@ impl<A: StepHooks> Control<A> {
         }
     }
 
-    /// Takes new requests. Returns whether there were any; fails once all handles are gone.
+    /// Takes new requests. Returns whether there were any; fails once all handles are dropped.
     fn take_requests(&mut self) -> Result<bool, TryRecvError> {
         let before = self.pending.len();
         loop {
@@ -206,7 +207,8 @@ impl<A: StepHooks> Control<A> {
         }
     }
 
-    /// Steps until there is nothing to do, at most some times. Returns whether there may be more.
+    /// Steps until there is nothing to do, at most [`STEPS_MAX`] times. Returns whether there may
+    /// be more to do.
     fn step_until_idle(&mut self) -> bool {
         let mut steps = 0;
         while steps < STEPS_MAX && self.step() {
@@ -222,7 +224,8 @@ impl<A: StepHooks> Control<A> {
         self.hooks.after_step(now, notified) | is_busy
     }
 
-    /// Calls all requests. After a failure those without an answer get none.
+    /// Calls all pending requests. If the interface has failed, drops those that have no answer,
+    /// so that their callers get an error.
     fn answer(&mut self) {
         let (now, interface) = (self.clock.now(), &mut self.interface);
         let before = self.pending.len();
@@ -277,7 +280,7 @@ impl<R> Answer<R> {
     }
 }
 
-/// The thread, or the interface, has dropped the request.
+/// The error if the request was dropped: the thread has ended, or the interface has failed.
 fn ended_error() -> io::Error {
     io::Error::other("the interface has ended")
 }

@@ -1,4 +1,4 @@
-//! Errors, and their mapping to `std::io::ErrorKind` as `std::net` uses it.
+//! Errors, and their mapping to the `std::io::ErrorKind` that `std::net` returns.
 
 use crate::stack::{BindError, KEEPALIVE_MIN, TcpError, UdpError};
 use pollux_node::DeviceOpenError;
@@ -9,7 +9,7 @@ use std::io::{self, ErrorKind};
 use std::net::IpAddr;
 use std::time::Duration;
 
-/// The reason for which an interface did not come up, with advice.
+/// Why an interface did not come up. The message says what to do.
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum UpError {
@@ -22,13 +22,13 @@ pub enum UpError {
     /// The configuration file cannot be read, or is invalid.
     #[error("{0}")]
     File(ConfigErrors),
-    /// The configuration file has no such interface.
+    /// The configuration file has no such interface, or a setting is invalid.
     #[error("{0}")]
     Interface(String),
     /// An address is invalid, or has no prefix length.
     #[error("{0:?} is no address with prefix; write 10.0.0.1/24 or fd00::1/64")]
     Address(String),
-    /// Another host has an address, and answered a probe for it.
+    /// Another host has an address of the interface: it answered the probe for it.
     #[error(
         "another host has {address}, at link address {holder}; give this interface another \
          address, or stop the interface that has it"
@@ -39,7 +39,7 @@ pub enum UpError {
         /// The link address (flags, QPN and GID) of the interface that has it.
         holder: String,
     },
-    /// The interface did not come up in time; its state and the reason.
+    /// The interface did not come up within the timeout; holds its state and the reason for it.
     #[error(
         "the interface did not come up: {0}; check that a subnet manager runs and that the port is \
          a full member of the partition"
@@ -48,18 +48,18 @@ pub enum UpError {
     /// A worker cannot be pinned to this core.
     #[error("cannot pin a worker to core {0}; choose a core of this process")]
     Core(usize),
-    /// A worker did not start, and why.
+    /// A worker did not start; holds the reason.
     #[error("the interface has no worker: {0}")]
     Worker(String),
     /// The admin socket cannot be opened at this path.
     #[error("cannot listen at the socket {0}: {1}")]
     Socket(String, io::Error),
-    /// The system has no thread, or no socket between threads, for the control plane.
+    /// The system cannot create a thread, or a descriptor to wake one.
     #[error("cannot start the control thread of the interface: {0}")]
     Thread(io::Error),
 }
 
-/// As `Display`: an error that `main` returns is printed by `Debug`.
+/// The same as `Display`, because an error that `main` returns is printed by `Debug`.
 impl fmt::Debug for UpError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)

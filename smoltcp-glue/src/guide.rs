@@ -1,13 +1,13 @@
-//! Pages for programs: from `std::net`, in one thread, in several, in tasks, in processes.
+//! A guide page for each kind of program.
 //!
-//! | a program that | reads |
+//! | program | page |
 //! |---|---|
-//! | has sockets of `std::net` | [`from_std`]: what to write instead, and what differs |
-//! | does everything in one thread, and wants each microsecond | [`inline`] |
+//! | uses sockets of `std::net` now | [`from_std`]: the corresponding calls, and the differences |
+//! | does everything in one thread, and needs the lowest latency | [`inline`] |
 //! | has several threads, or computes while peers wait | [`crate::pinned`] |
 //! | is `async`: hyper, tonic, a Redis client | [`tasks`] |
-//! | has a stack of its own: smoltcp | [`crate::smoltcp`] |
-//! | is one of several on a machine, or on several | [`processes`] |
+//! | has its own IP stack: smoltcp | [`crate::smoltcp`] |
+//! | is one of several processes, on one machine or on several | [`processes`] |
 
 #[doc = include_str!("../guide/from_std.md")]
 pub mod from_std {}

@@ -1,10 +1,11 @@
-//! Hand-off of packets between the workers of an interface: a ring of bytes for each ordered pair.
+//! Hand-off of packets between the workers of an interface: a byte ring for each ordered pair of
+//! workers.
 //!
-//! A peer with as many workers as we have sends every packet to the worker of its flow. A peer with
-//! fewer, such as Linux with one connection, does not, and all UD packets arrive at the primary
-//! worker. A worker copies a packet of another worker's flow into the ring to that worker, which
-//! handles it as its own. A record in a ring is four bytes of length, then the packet. A packet
-//! that does not fit is dropped, as on a link, and counted.
+//! A peer with as many workers as this host sends every connected-mode packet to the worker of its
+//! flow. A peer with fewer workers, such as Linux with one connection, does not. All UD packets
+//! arrive at the primary worker. A worker copies a packet of another worker's flow into the ring to
+//! that worker, which handles the packet as if it had received it. A record in a ring is four bytes
+//! of length, then the packet. A packet that does not fit is dropped, as on a link, and counted.
 
 use crate::stack::FlowShard;
 use pollux_dataplane::flow::FlowSteering;
@@ -30,16 +31,16 @@ pub struct HandOffCounts {
 
 pub(crate) struct HandOff {
     pub(crate) shard: FlowShard,
-    /// By worker. A worker's ring to itself is unused, and its untouched pages cost nothing.
+    /// Indexed by worker. The ring of a worker to itself is never written.
     to: Vec<Writer>,
     from: Vec<Reader>,
-    /// Workers with new hand-offs since the last query, one bit each.
+    /// Workers with hand-offs since the last [`HandOff::take_to_wake`], one bit each.
     to_wake: u32,
     scratch: Vec<u8>,
     pub(crate) counts: HandOffCounts,
 }
 
-/// The rings of every worker, in order; empty for a single worker.
+/// The hand-offs of all workers, in order; empty if there is only one worker.
 pub(crate) fn among(steering: FlowSteering) -> Vec<HandOff> {
     let of = |worker| HandOff {
         shard: FlowShard { steering, worker },
@@ -106,7 +107,7 @@ impl HandOff {
         self.counts.received > before
     }
 
-    /// Takes the set of workers with new hand-offs, one bit each; they may be asleep.
+    /// Takes the set of workers with new hand-offs, one bit each. The caller wakes them.
     pub(crate) const fn take_to_wake(&mut self) -> u32 {
         std::mem::replace(&mut self.to_wake, 0)
     }

@@ -1,15 +1,16 @@
-//! A host without clock or thread: an interface and its sockets.
+//! An interface and its sockets, without clock or thread.
 //!
 //! ```text
 //!   step: device --> Worker --> Stack --> Worker --> device
-//!                       \--> others' stacks
+//!                       \--> hand-off to the stacks of other workers
 //! ```
 //!
-//! With several workers each has a host: that of worker 0 also steps the control plane of the
-//! interface. Packets of flows that belong to another worker are handed off to it.
+//! A host made by [`Host::new`] has the only worker of its interface, and steps the control plane
+//! too. `Host::for_workers` makes a host for each of several workers, whose control plane is in
+//! another thread. A host hands packets of another worker's flows off to that worker.
 //!
 //! The driver passes the time in. It calls [`Host::step`] again if the last step did something,
-//! when a packet arrives, and at [`Host::poll_timeout`]; `sleep` has what ends the sleep between.
+//! when a packet arrives, and at [`Host::poll_timeout`]. In between, it sleeps (module `sleep`).
 
 mod datagrams;
 mod sleep;
@@ -33,35 +34,36 @@ use std::net::IpAddr;
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
-/// Packets sent before the device is polled again.
+/// Maximum number of packets sent before the device is polled again.
 const BURST_MAX: usize = 64;
-/// Loopback packets that wait for the next step.
+/// Nothing is sent while this many loopback packets wait for the next step.
 const LOOPED_MAX: usize = 256;
-/// After so long without a step, received packets are handled before timers.
+/// If no step was made for longer than this, received packets are handled before timers.
 const LATE: Duration = Duration::from_millis(1);
 /// How often addresses and route MTUs are read from the control plane.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
-/// An interface and its sockets. Time is passed in.
+/// An interface and its sockets. The caller passes the time in.
 pub struct Host {
     pub(crate) node: Inline,
     /// The sockets.
     pub stack: Stack,
-    /// A packet that waits for space in the send queue; and the memory for packets while the
-    /// device has no free buffer.
+    /// A packet that waits for space in the send queue.
     held: Option<Vec<u8>>,
+    /// The buffer for a packet while the device has no free buffer.
     overflow: Vec<u8>,
-    /// Packets for the next delivery: loopback packets, and packets made of fragments.
+    /// Packets to deliver in the next step: loopback packets, and reassembled packets.
     looped: Vec<Vec<u8>>,
     /// The rings to other workers, if there are any.
     hand_off: Option<HandOff>,
-    /// Packets for a stack of the application, in place of the sockets.
+    /// Received packets for the application's own IP stack, which replaces the sockets.
     pub(crate) arrivals: Option<Arrivals>,
     /// Requests of the control thread to the thread that steps this host.
     pub(crate) requests: Option<Receiver<SocketsRequest>>,
-    /// Packets that were longer than the path to their destination carries.
+    /// Packets that exceeded the path MTU of their destination.
     pub(crate) too_big: u64,
-    /// Groups that the sockets of a worker without control plane left; worker 0 leaves them.
+    /// Groups that sockets have left, while the control plane is in another thread: the driver
+    /// passes them on.
     left_groups: Vec<IpAddr>,
     pub(crate) own: BTreeSet<IpAddr>,
     connects: bool,
@@ -70,7 +72,7 @@ pub struct Host {
 }
 
 impl Host {
-    /// Opens an interface on a port; it comes up over the next steps. The seeds have to be secret.
+    /// Opens an interface on a port. It comes up during the next steps. The seeds must be secret.
     pub fn new(
         now: Time,
         access: impl Into<PortAccess>,
@@ -111,7 +113,7 @@ impl Host {
         &self.node
     }
 
-    /// The control plane, for reports; only the host of worker 0 has it.
+    /// The control plane, for reports; `None` if it is in another thread.
     pub fn control(&self) -> Option<&control::IpoibInterface> {
         self.node.interface.as_ref().map(node::IpoibLink::control)
     }
@@ -140,7 +142,7 @@ impl Host {
     }
 
     /// Joins a multicast group. `false` if the address is not a group, there are too many groups,
-    /// or this is not the host of worker 0.
+    /// or the control plane is in another thread.
     pub fn join_group(&mut self, now: Time, group: IpAddr) -> bool {
         self.node.interface.as_mut().is_some_and(|one| one.join_group(now, group))
     }
@@ -221,7 +223,7 @@ impl Host {
         }
     }
 
-    /// Steps the control plane, if this is its host, although [`Host::step`] does so now and then.
+    /// Steps the control plane at once, if this host has it; [`Host::step`] does so periodically.
     /// Returns whether there was anything to do.
     pub fn step_control(&mut self, now: Time) -> bool {
         self.node.step_control(now)
@@ -243,7 +245,8 @@ impl Host {
         self.node.worker.is_due(now)
     }
 
-    /// Whether all data of closed connections was acknowledged or given up.
+    /// Whether all packets are sent, and all data of closed connections is acknowledged or given
+    /// up. Also `true` if the device has failed.
     pub fn has_sent(&self) -> bool {
         let Inline { worker, interface } = &self.node;
         let has_sent = self.held.is_none()
@@ -259,8 +262,8 @@ impl Host {
         }
     }
 
-    /// Whether all peers were disconnected; without control plane, whether that has ended the
-    /// worker.
+    /// Whether all peers are disconnected. If the control plane is in another thread: whether the
+    /// worker has ended.
     pub fn is_disconnected(&self) -> bool {
         match &self.node.interface {
             Some(interface) => interface.has_disconnected(),
@@ -335,7 +338,7 @@ impl Host {
         while let Some(peer) = self.stack.poll_progress() {
             worker.report_progress(now, peer);
         }
-        // A connected-mode path has a larger MTU than the datagram link; its route has the value.
+        // In connected mode, the route of a destination has the MTU, which may be larger.
         if let Some(mtu) = worker.datagram_mtu() {
             self.stack.set_group_mtu(mtu);
             if !self.connects {
@@ -344,7 +347,8 @@ impl Host {
         }
         for to in self.stack.path_mtus() {
             let mtu = worker.route_mtu(to);
-            // A neighbor without a route may get one with a larger MTU, once packets ask for it.
+            // An on-link neighbor without a route gets the MTU of the link again: its next route
+            // may have a larger MTU, and packets have to be sent to resolve it.
             if mtu.is_some() || worker.is_on_link(to) {
                 self.stack.set_path_mtu(now, to, mtu);
             }
@@ -359,14 +363,14 @@ impl Host {
     }
 }
 
-/// What a stack of the application asks for.
+/// Packets of the application's own IP stack ([`crate::smoltcp`]).
 impl Host {
-    /// The next packet, if the answer to it can be sent.
+    /// Receives the next packet, if there is space to send an answer to it.
     pub(crate) fn next_packet(&mut self, packet: &mut Vec<u8>) -> bool {
         self.can_send() && self.arrivals.as_mut().is_some_and(|arrivals| arrivals.next(packet))
     }
 
-    /// Sends a packet that is written in place, if it leaves.
+    /// Writes a packet in place, and sends it if `leaves` returns `true` for it.
     pub(crate) fn send_packet<R>(
         &mut self,
         now: Time,
@@ -385,14 +389,15 @@ impl Host {
         result
     }
 
-    /// The MTU for packets to all destinations; with connections, that of the settings.
+    /// The MTU for all destinations: that of the settings, in datagram mode at most that of the
+    /// link.
     pub(crate) fn mtu(&self, settings: u32) -> u32 {
         let datagram = self.node.worker.datagram_mtu().filter(|_| !self.connects);
         datagram.map_or(settings, |mtu| mtu.min(settings))
     }
 }
 
-/// Hosts of the workers of an interface whose control plane is elsewhere.
+/// Hosts for the workers of an interface whose control plane is in another thread.
 impl Host {
     /// The control plane of an interface, and a host for each of its workers, in order.
     pub(crate) fn for_workers(
@@ -423,12 +428,12 @@ impl Host {
         self.hand_off.as_mut().map_or(0, HandOff::take_to_wake)
     }
 
-    /// Whether events were sent to the control plane since the last call; it may be asleep.
+    /// Whether events were sent to the control plane since the last call. The caller wakes it.
     pub(crate) const fn take_has_events(&mut self) -> bool {
         self.node.worker.take_has_events()
     }
 
-    /// A group that a socket here has left, for the control plane.
+    /// Takes a group that a socket has left, which the control plane has to leave.
     pub(crate) fn take_left_group(&mut self) -> Option<IpAddr> {
         self.left_groups.pop()
     }
@@ -439,7 +444,7 @@ impl Host {
 }
 
 /// Delivers a packet to this stack, or hands it off to the worker of its flow. Fragments have no
-/// flow: the primary worker delivers the packet that they make.
+/// flow: the primary worker reassembles them, and the packet is steered in the next step.
 #[inline]
 fn deliver(
     now: Time,

@@ -1,12 +1,12 @@
-//! An interface that the application's own thread serves.
+//! An inline interface, which the application's own thread serves.
 //!
-//! Every call on a socket runs one step for all sockets of the interface, so a call that waits for
-//! one socket serves the others too. No data crosses threads, so sockets stay in the thread that
-//! made them. The protocols of the link have a thread of their own (`control_thread`).
+//! A call that waits for one socket steps the host, and so serves all sockets of the interface. No
+//! data crosses threads, so sockets stay in the thread that made them. The protocols of the link
+//! run in the control thread (`control_thread`).
 //!
-//! An application may compute for as long as it likes: once it has made no call for 10 ms, the
-//! control thread steps the sockets instead, until the next call. So peers are answered, TCP
-//! acknowledges, and neighbors, groups and connections stay, only slower.
+//! An application may compute for any length of time. Once it has made no call for 10 ms, the
+//! control thread steps the sockets (`stand_in`), until the next call. So peers still get answers
+//! and acknowledgments, only later, and neighbors, groups and connections stay.
 //!
 //! An [`Interface`] drives a [`Host`], which has neither clock nor thread, by the system clock.
 
@@ -34,13 +34,13 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Maximum time to flush data on drop while no peer acknowledges any; and again to disconnect from
-/// peers.
+/// When an interface is dropped: the maximum time to flush data while no peer acknowledges any, and
+/// the maximum time to disconnect from peers afterwards.
 pub(crate) const SHUTDOWN_MAX: Duration = Duration::from_secs(2);
 
-/// How long to wait for challenge ACKs after resets: a peer answers a RST that is not at its next
-/// expected number by a challenge ACK (RFC 5961 3.2), and we answer that by the right RST. A peer
-/// may have to wait for a processor.
+/// How long to wait for challenge ACKs after resets. A peer answers a RST that is not at its next
+/// expected sequence number with a challenge ACK (RFC 5961 3.2), and this host answers that with a
+/// RST at that number. The peer's process may have to wait for a processor first.
 const RESET_MAX: Duration = Duration::from_millis(500);
 
 /// How long a blocking call polls before it sleeps, while yields are short.
@@ -53,7 +53,7 @@ pub struct Interface {
 }
 
 struct Inner {
-    // Ends before the host, so that no other thread uses the host.
+    // Dropped first: this joins the control thread, which may be stepping the host.
     control: ControlThread,
     shared_host: Arc<SharedHost>,
     clock: Clock,
@@ -127,20 +127,20 @@ impl Interface {
         self.with(|host, _| host.addresses())
     }
 
-    /// Sends an ICMP echo request of so many bytes, and returns the round-trip time. The first ping
-    /// may be slow: it resolves the neighbor, and may connect to it.
+    /// Sends an ICMP echo request with this many bytes of data, and returns the round-trip time.
+    /// The first ping may be slow: it resolves the neighbor, and may connect to it.
     pub fn ping(&self, to: IpAddr, bytes: usize, timeout: Duration) -> io::Result<Duration> {
         let answer = self.control().ping(to, bytes, timeout);
         self.wait(CallTimeout::Never, |_, _| answer.poll())?
     }
 
-    /// What the interface has counted: traffic, sockets, retransmissions and drops.
+    /// The counters of the interface: traffic, sockets, retransmissions and drops.
     pub fn statistics(&self) -> io::Result<InterfaceStatistics> {
         let counts = self.with(|host, _| host.counts());
         Ok(InterfaceStatistics::new(&[counts], self.control().link_counts()?))
     }
 
-    /// The reachable neighbors, with link address, connection and MTU.
+    /// The neighbors with a route, with link address, connection and MTU.
     pub fn neighbors(&self) -> Vec<NeighborRoute> {
         self.control().neighbors().unwrap_or_default()
     }
@@ -150,8 +150,8 @@ impl Interface {
         self.call(|host, now| (f(host, now), now))
     }
 
-    /// Has the application serve the host during a function, which returns its last reading of the
-    /// clock, too.
+    /// Locks the host for the application while `f` runs. `f` also returns its last reading of the
+    /// clock, as the end of the call.
     fn call<R>(&self, f: impl FnOnce(&mut Host, Time) -> (R, Time)) -> R {
         let Inner { shared_host, control, .. } = &*self.inner;
         let mut host = shared_host.begin_call();
@@ -163,7 +163,7 @@ impl Interface {
         result
     }
 
-    /// Polls `ask` until it returns a value or the timeout ends, and serves all sockets meanwhile.
+    /// Polls `ask` until it returns a value or the timeout expires; serves all sockets meanwhile.
     pub(crate) fn wait<R>(
         &self,
         timeout: CallTimeout,
@@ -172,8 +172,8 @@ impl Interface {
         self.call(|host, now| self.wait_from(host, now, timeout, ask))
     }
 
-    /// Each turn reads the clock once; the first turn has its time already. Returns the last
-    /// reading, too.
+    /// Each iteration reads the clock once; the first one uses `begun`. Also returns the last
+    /// reading.
     fn wait_from<R>(
         &self,
         host: &mut Host,
@@ -182,12 +182,12 @@ impl Interface {
         mut ask: impl FnMut(&mut Host, Time) -> io::Result<Option<R>>,
     ) -> (io::Result<R>, Time) {
         let mut now = begun;
-        // `was_busy`: whether the last turn did anything.
+        // `was_busy`: whether the last step did anything; `None` before the first step.
         let (mut was_busy, mut idle_since, mut is_armed) = (None, begun, false);
         let result = loop {
             if let Some(answer) = ask(host, now).transpose() {
-                // Sends the packets that the call made possible, such as a window update. A step
-                // that is overdue is made here, so callers that never wait serve other sockets too.
+                // Sends packets that the call has caused, such as a window update. An overdue step
+                // is made here, so that callers that never wait serve the other sockets too.
                 let _ = if host.is_due(now) { host.step(now) } else { host.transmit(now) };
                 break answer;
             }
@@ -199,7 +199,7 @@ impl Interface {
                     }
                     _ if was_busy => (idle_since, is_armed) = (now, false),
                     _ if now < idle_since + AWAKE && yield_core() => {}
-                    // Another turn follows before the sleep.
+                    // Another step follows before the sleep, for packets that arrived before.
                     _ if !is_armed => is_armed = self.arm(host),
                     _ => {
                         let left = timeout.left(now, begun);
@@ -218,8 +218,8 @@ impl Interface {
         (result, now)
     }
 
-    /// Arms the device and the waker. With a device that cannot end a sleep, the application keeps
-    /// polling.
+    /// Arms the device and the waker. If the device cannot end a sleep, returns `false`, and the
+    /// application keeps polling.
     fn arm(&self, host: &mut Host) -> bool {
         self.inner.woken.fall_asleep();
         let is_armed = host.arm();
@@ -256,7 +256,7 @@ pub(crate) fn resolve(address: impl ToSocketAddrs) -> io::Result<SocketAddr> {
 }
 
 impl Drop for Inner {
-    /// Flushes what sockets have sent and disconnects from peers, with a time limit.
+    /// Flushes written data, then disconnects from peers. Both have time limits.
     fn drop(&mut self) {
         let control = self.control.handle();
         let mut host = self.shared_host.begin_call();
@@ -265,8 +265,8 @@ impl Drop for Inner {
     }
 }
 
-/// Flushes what sockets have sent, while peers acknowledge some of it and `flush_max` allows. Then
-/// it resets the connections that are not flushed, so that their peers do not wait for the rest.
+/// Flushes written data for as long as peers acknowledge some of it, at most for `flush_max`. Then
+/// resets the connections that are not flushed, so that their peers do not wait for the rest.
 pub(crate) fn flush_sockets(host: &mut Host, control: &ControlHandle, clock: Clock) {
     let mut now = clock.now();
     let last = now + host.stack.flush_max();
@@ -301,7 +301,7 @@ pub(crate) fn disconnect(host: &mut Host, control: &ControlHandle, clock: Clock)
     while matches!(left.poll(), Ok(None)) && step(host, control, clock) < end {}
 }
 
-/// Steps the host, and pauses if there was nothing to do. Returns the time.
+/// Steps the host, and yields the core if there was nothing to do. Returns the time.
 fn step(host: &mut Host, control: &ControlHandle, clock: Clock) -> Time {
     if !host.step(clock.now()) {
         std::thread::yield_now();

@@ -37,52 +37,54 @@
 //! }
 //! ```
 //!
-//! There are two modes. *Inline*, as above, the thread that opens an interface is its worker: every
-//! call on a socket serves all sockets of the interface. This mode has the lowest latency, because
-//! no data crosses threads; use it where one thread does everything. *Pinned*
-//! ([`Setup::up_pinned`]), the interface has worker threads, and its sockets can be used by any
-//! thread and by tasks of any executor; use it where several threads hold sockets, where the
-//! application computes while peers wait, or where it is `async`.
+//! An interface has one of two modes. In *inline* mode, as above, the thread that opens the
+//! interface is its worker: its calls on one socket serve all sockets of the interface. This mode
+//! has the lowest latency, because no data crosses threads; use it where one thread does
+//! everything. In *pinned* mode ([`Setup::up_pinned`]), the interface has worker threads, and its
+//! sockets can be used by any thread and by tasks of any executor; use it where several threads
+//! hold sockets, where the application computes while peers wait, or where it is `async`.
 //!
-//! In both modes the protocols of the link (neighbors, groups, connections) have a control thread
-//! of their own. It also serves the sockets of an inline application that makes no calls, so that
-//! no peer gives up.
+//! In both modes, a control thread runs the protocols of the link: neighbor resolution, multicast
+//! groups and connected-mode connections. While an inline application makes no calls, the control
+//! thread also serves its sockets, so that peers do not time out.
 //!
-//! Sockets have the calls of `std::net`, with its types and its kinds of errors; an interface opens
-//! them (`ib0.tcp_connect`, `ib0.tcp_listen`, `ib0.udp_bind`). [`guide::from_std`] has what else
-//! differs from the kernel's, and all defaults; [`guide`] has a page for each kind of program.
+//! Sockets have the methods, types and error kinds of `std::net`; an interface opens them
+//! (`ib0.tcp_connect`, `ib0.tcp_listen`, `ib0.udp_bind`). [`guide::from_std`] lists the differences
+//! from kernel sockets, and all defaults; [`guide`] has a page for each kind of program.
 //!
-//! [`TcpStream::info`] returns what a connection has measured and counted, and
-//! [`Interface::statistics`] what an interface has. A program whose interface has an admin socket
-//! ([`Setup::admin_socket`]) shows its sockets to `pollux show sockets`.
+//! [`TcpStream::info`] returns the measurements and counters of a connection, and
+//! [`Interface::statistics`] the counters of an interface. `pollux show sockets` lists the sockets
+//! of an interface that has an admin socket ([`Setup::admin_socket`]).
 //!
-//! An interface is up once it has its addresses, which it probes first: one that another host has
-//! is [`UpError::AddressInUse`], with the link address of that host. The addresses of a program
-//! that has died are free at once.
+//! [`Setup::up`] returns when the addresses of the interface are usable. The interface probes them
+//! first: if another host has one, `up` returns [`UpError::AddressInUse`] with the link address of
+//! that host. When a program dies, its addresses are free at once.
 //!
-//! Connections to a peer whose process dies end by `ConnectionReset`, within five seconds if its
-//! port leaves the subnet with it, as on the software fabric; else keep-alive ends them, or the
-//! user timeout ([`stack::TcpConfig`]). Those to a peer that was started anew end at once. A peer
-//! that is stopped, or computes, keeps its connections.
+//! When the process of a peer dies, connections to it end with `ConnectionReset` within five
+//! seconds if the port of the peer leaves the subnet, as on the software fabric. If the port stays,
+//! keep-alive or the user timeout ends them ([`stack::TcpConfig`]). If the peer restarts, they end
+//! at once. Connections to a stopped process last until keep-alive or the user timeout ends them.
 //!
-//! | feature | has |
+//! | feature | adds |
 //! |---|---|
 //! | `tokio` | tokio's traits on pinned connections ([`guide::tasks`]) |
-//! | `futures-io` | those of the crate `futures-io` |
-//! | `hca` | adapters in hardware; needs rdma-core's headers |
+//! | `futures-io` | the traits of the crate `futures-io` on pinned connections |
+//! | `hca` | hardware adapters; needs rdma-core's headers |
 //!
 //! 1. [`node`]: opens a device and an interface; [`interface`]: the inline driver; [`host`]: an
 //!    interface with its sockets, without a clock;
-//! 2. [`udp`], [`tcp`]: sockets with the API of `std::net`; `timeout`: how long their calls wait;
-//!    `std_calls`: calls that they share with pinned ones; [`error`]: error types; [`statistics`]:
-//!    what an interface has counted;
-//! 3. `control_thread`: the thread of the protocols; `control_requests`: the requests of sockets to
-//!    it; `clock`: the time of both; `yields`: whether a call that waits may yield its core;
-//!    `stand_in`: serves the sockets of an absent application; `admin`: `pollux show sockets`;
+//! 2. [`udp`], [`tcp`]: sockets with the API of `std::net`; `timeout`: the timeouts of their calls;
+//!    `std_calls`: methods that inline and pinned sockets share; [`error`]: error types;
+//!    [`statistics`]: the counters of an interface;
+//! 3. `control_thread`: runs the protocols of the link; `control_requests`: requests of sockets to
+//!    it; `clock`: the system clock; `yields`: yields the core in calls that wait; `stand_in`:
+//!    serves the sockets of an inline application that makes no calls; `admin`: answers
+//!    `pollux show sockets`;
 //! 4. [`pinned`]: sockets for any thread, and several workers for one interface; `hand_off`:
-//!    packets steered between workers; `promise`: a value of a thread for a task; `wake_count`: a
-//!    waker of tests;
-//! 5. [`smoltcp`]: an interface as a device of smoltcp, whose packets wait in `arrivals`;
+//!    packets steered between workers; `promise`: a value from a thread to a task; `wake_count`: a
+//!    waker for tests;
+//! 5. [`smoltcp`]: an interface as a device of smoltcp; `arrivals`: the received packets of that
+//!    device;
 //! 6. [`stack`]: the protocol logic, without I/O;
 //! 7. [`guide`]: pages for programs, without code.
 #![forbid(unsafe_code)]

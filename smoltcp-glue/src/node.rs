@@ -62,8 +62,8 @@ impl From<Wrong> for UpError {
 }
 
 impl Node {
-    /// Names a device, or reads a configuration file of `pollux run` ([`pollux_node::config`]). The
-    /// device is opened together with the interface.
+    /// Selects a device by name, or reads a configuration file of `pollux run`
+    /// ([`pollux_node::config`]). The device is opened together with the interface.
     ///
     /// | name | device |
     /// |---|---|
@@ -97,7 +97,8 @@ impl Node {
                 let names = names.join(", ");
                 Some(Wrong::Interface(format!("{file} has no interface {name:?}; it has {names}")))
             }
-            // A list without effect here would be a false protection.
+            // Sockets do not apply the list: accepting it would promise a protection that is not
+            // there.
             Plan::File { .. } if known.is_some_and(|one| one.acl_in.is_some()) => {
                 let why = "its acl_in holds in `pollux run` alone; remove the key";
                 Some(Wrong::Interface(format!("{name}: {why}")))
@@ -157,7 +158,7 @@ impl Setup {
         self
     }
 
-    /// Sets the mode, which applies to peers that support connected mode (RFC 4755).
+    /// Sets the mode for peers that support connected mode (RFC 4755).
     #[must_use]
     pub const fn mode(mut self, mode: Mode) -> Self {
         self.settings.mode = mode;
@@ -186,8 +187,8 @@ impl Setup {
         self
     }
 
-    /// Opens an admin socket at this path with the interface, for this user's programs: `pollux
-    /// show sockets --socket PATH` prints the interface's sockets. There is none by default.
+    /// Opens an admin socket at this path, for programs of this user: `pollux show sockets --socket
+    /// PATH` lists the sockets of the interface. By default, there is no admin socket.
     #[must_use]
     pub fn admin_socket(mut self, path: impl Into<PathBuf>) -> Self {
         self.admin = Some(path.into());
@@ -202,20 +203,20 @@ impl Setup {
         Interface::open(opened, &setup.settings, &setup.stack, setup.timeout, admin)
     }
 
-    /// As [`Setup::up`], as a device for smoltcp's own stack.
+    /// Like [`Setup::up`], but returns a device for smoltcp's own stack.
     pub fn up_smoltcp(self) -> Result<smoltcp::Device, UpError> {
         let mtu = self.settings.mtu;
         smoltcp::Device::new(self.up()?, mtu).map_err(UpError::Thread)
     }
 
-    /// As [`Setup::up`], with worker threads, for sockets that any thread can use.
+    /// Like [`Setup::up`], but with worker threads: any thread can use the sockets.
     pub fn up_pinned(self, config: pinned::Config) -> Result<pinned::Interface, UpError> {
         let setup = self.check()?;
         let opened = setup.settings.open_device().map_err(UpError::Open)?;
         setup.up_pinned_at(opened, config)
     }
 
-    /// As [`Setup::up_pinned`], for a task: a thread waits until the interface is up.
+    /// Like [`Setup::up_pinned`], but for a task: another thread waits until the interface is up.
     pub async fn up_pinned_async(
         self,
         config: pinned::Config,
@@ -227,7 +228,8 @@ impl Setup {
         up.unwrap_or_else(|| Err(UpError::Worker("the thread that opens it has ended".into())))
     }
 
-    /// As [`Setup::up_pinned`], on a device that is open already, such as a wrapper of another.
+    /// Like [`Setup::up_pinned`], but on a device that is open already, such as a wrapper around
+    /// another device.
     pub fn up_pinned_at(
         self,
         opened: Opened,

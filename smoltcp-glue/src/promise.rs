@@ -1,12 +1,13 @@
-//! A value that a thread makes for a task.
+//! A value that a thread computes and a task awaits.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-/// The end of the task.
+/// The half of the task, which receives the value.
 pub(crate) struct Promise<T>(Arc<Mutex<State<T>>>);
 
-/// The end of the thread. Its drop wakes the task, with or without a value.
+/// The half of the thread, which sends the value. Dropping it wakes the task, with or without a
+/// value.
 pub(crate) struct Promised<T>(Arc<Mutex<State<T>>>);
 
 struct State<T> {
@@ -25,7 +26,7 @@ impl<T> Promise<T> {
         (Promised(Arc::clone(&state)), Self(state))
     }
 
-    /// `None` if the thread has ended without a value: it panicked.
+    /// Ready with `None` if the thread ended without a value: it panicked.
     pub(crate) fn poll(&mut self, context: &Context<'_>) -> Poll<Option<T>> {
         let mut state = lock(&self.0);
         if state.has_ended {
@@ -37,7 +38,7 @@ impl<T> Promise<T> {
 }
 
 impl<T> Promised<T> {
-    /// Hands over the value. Without the task, it is dropped here.
+    /// Passes the value to the task. If the task is gone, the value is dropped here.
     pub(crate) fn keep(self, value: T) {
         lock(&self.0).value = Some(value);
     }

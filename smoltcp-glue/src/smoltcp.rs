@@ -1,7 +1,7 @@
 //! smoltcp over an interface: [`Device`] is a `phy::Device` of smoltcp 0.14, with the medium IP.
 //!
-//! A program that is written for smoltcp runs on it with smoltcp's own stack, and changes one line,
-//! that which opens the device:
+//! A program that is written for smoltcp keeps smoltcp's own stack. Only the line that opens the
+//! device changes:
 //!
 //! ```
 //! use pollux::Node;
@@ -16,13 +16,14 @@
 //! # Ok::<(), pollux::UpError>(())
 //! ```
 //!
-//! Address resolution, neighbor discovery and connections stay with the interface. So each address
-//! has to be given to both; routes to other networks are the interface's ([`Setup::router`]), and
-//! smoltcp's need only exist. Groups that smoltcp joins, the interface joins: smoltcp's reports
-//! (IGMP, MLD) do that, and the interface sends its own.
+//! The interface does address resolution, neighbor discovery and connections, so each address has
+//! to be configured in both. The interface routes packets to other networks ([`Setup::router`]);
+//! smoltcp needs a route to send them at all, but its gateway is ignored. When smoltcp reports a
+//! membership in a group (IGMP, MLD), the interface joins the group, and sends its own report in
+//! place of smoltcp's.
 //!
-//! The device is served in its calls, as the sockets of an inline interface are. A program that
-//! sleeps does so at its descriptor ([`AsRawFd`]), for which smoltcp has `phy::wait`.
+//! Calls of the device serve the interface, as calls of inline sockets do. A program that sleeps
+//! waits at the descriptor of the device ([`AsRawFd`]), with smoltcp's `phy::wait` for example.
 //!
 //! [`Setup::router`]: crate::Setup::router
 
@@ -47,7 +48,8 @@ use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::time::Duration;
 
-/// The first protocols of reports of groups: MLD is behind an option (RFC 3810 5).
+/// The protocol numbers in the IP headers of membership reports: MLD follows a hop-by-hop option
+/// (RFC 3810 5).
 const REPORTS: [IpProtocol; 3] = [IpProtocol::IGMP, IpProtocol::HOP_BY_HOP, IpProtocol::ICMPV6];
 
 /// An interface as a device of smoltcp.
@@ -57,18 +59,19 @@ pub struct Device {
     /// The packet that is being received.
     packet: Vec<u8>,
     wake: WakeSet,
-    /// Whether the program has the descriptor. Without it, no call is made for sleeps.
+    /// Whether the program has taken the descriptor. Otherwise, the device is not armed for sleeps.
     sleeps: Cell<bool>,
 }
 
-/// Packets that smoltcp did not get, or that did not leave.
+/// Packets that were dropped on receive, or were too long to send.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DeviceDrops {
-    /// Received while 1,024 others waited, as the device was not polled.
+    /// Received packets that were dropped because 1,024 others waited for a poll of the device.
     pub overflow: u64,
-    /// Longer than the path to their destination carries: datagrams to a peer without a connection,
-    /// or to a group, in a mode with connections.
+    /// Sent packets that were longer than the MTU of their path. In connected mode, this can happen
+    /// to packets to a group, and to a peer without a connection. UDP datagrams among them are sent
+    /// in fragments; others are dropped.
     pub too_big: u64,
 }
 
@@ -78,13 +81,14 @@ pub struct RxToken<'a> {
     packet: &'a [u8],
 }
 
-/// Room for a packet to send.
+/// A token to send one packet.
 #[derive(Debug)]
 pub struct TxToken<'a> {
     interface: &'a Interface,
 }
 
-/// What ends a sleep: the device, the control thread, or time.
+/// The descriptor at which a program sleeps: the device, the control thread or a timer makes it
+/// readable.
 struct WakeSet {
     epoll: OwnedFd,
     timer: OwnedFd,
@@ -112,7 +116,7 @@ impl Device {
         &self.interface
     }
 
-    /// The packets that were dropped here.
+    /// The counters of dropped and too long packets.
     pub fn drops(&self) -> DeviceDrops {
         self.interface.with(|host, _| DeviceDrops {
             overflow: host.arrivals.as_ref().map_or(0, |arrivals| arrivals.dropped),
@@ -120,7 +124,7 @@ impl Device {
         })
     }
 
-    /// Receives the next packet. Without one, the descriptor becomes readable at the next.
+    /// Receives the next packet. If none waits, arms the descriptor to become readable at the next.
     fn next(&mut self) -> bool {
         let Self { interface, packet, wake, sleeps, .. } = self;
         let woken = interface.woken();
@@ -167,7 +171,7 @@ impl phy::Device for Device {
         can_send.then_some(TxToken { interface: &self.interface })
     }
 
-    /// Checksums are smoltcp's, to compute and to verify.
+    /// smoltcp computes and verifies all checksums.
     fn capabilities(&self) -> DeviceCapabilities {
         let mut capabilities = DeviceCapabilities::default();
         capabilities.medium = Medium::Ip;
@@ -206,14 +210,14 @@ impl phy::TxToken for TxToken<'_> {
     }
 }
 
-/// It becomes readable when the device has to be polled.
+/// The descriptor becomes readable when the device has to be polled.
 impl AsRawFd for Device {
     fn as_raw_fd(&self) -> RawFd {
         self.as_fd().as_raw_fd()
     }
 }
 
-/// As [`AsRawFd`] for it.
+/// The same descriptor as that of [`AsRawFd`].
 impl AsFd for Device {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.sleeps.set(true);
@@ -249,22 +253,22 @@ impl WakeSet {
         Ok(Self { epoll, timer })
     }
 
-    /// Is readable after this time, and not by the time of before.
+    /// Makes the descriptor readable after this time, in place of the time set before.
     fn wake_after(&self, longest: Duration) {
         const NEVER: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
-        // A time of zero would be never.
+        // Zero would disarm the timer.
         let longest = longest.max(Duration::from_nanos(1));
         let it_value = Timespec::try_from(longest).unwrap_or(NEVER);
         let value = Itimerspec { it_interval: NEVER, it_value };
-        // Without it, the control thread ends the sleep, later.
+        // If this fails, the control thread ends the sleep, only later.
         let _ = timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &value);
     }
 }
 
-/// The memberships that a report of a host tells (RFC 2236 2, RFC 3376 4.2, RFC 3810 5.2); `None`
-/// of another packet.
+/// The memberships in a membership report (RFC 2236 2, RFC 3376 4.2, RFC 3810 5.2), each with
+/// whether the host is a member; `None` for other packets.
 fn memberships(packet: &[u8]) -> Option<Vec<(IpAddr, bool)>> {
-    // Of most packets, one byte tells that they are none.
+    // The protocol number alone rules out most packets.
     let protocol = match packet.first()? >> 4 {
         4 => packet.get(9),
         _ => packet.get(6),
@@ -291,7 +295,7 @@ fn memberships(packet: &[u8]) -> Option<Vec<(IpAddr, bool)>> {
     }
 }
 
-/// A member receives from some sources at least.
+/// The host is a member unless the record includes no source.
 fn membership<'a, A: Item<'a> + Into<IpAddr>>(record: GroupRecord<'a, A>) -> (IpAddr, bool) {
     let is_include =
         matches!(record.kind, RecordType::MODE_IS_INCLUDE | RecordType::CHANGE_TO_INCLUDE_MODE);
@@ -302,7 +306,7 @@ fn membership<'a, A: Item<'a> + Into<IpAddr>>(record: GroupRecord<'a, A>) -> (Ip
 mod tests {
     use super::*;
 
-    /// An MLD report with one record (RFC 3810 5.2), behind a router alert.
+    /// An MLD report with one record (RFC 3810 5.2), after a router alert option.
     fn mld_report(kind: u8, group: [u8; 16], source: &[u8]) -> Vec<u8> {
         let record = [&[kind, 0, 0, (source.len() / 16) as u8], &group[..], source].concat();
         let payload = [&[58, 0, 5, 2, 0, 0, 1, 0, 143, 0, 0, 0, 0, 0, 0, 1], &record[..]].concat();

@@ -1,8 +1,8 @@
-//! Serves the sockets of an inline application that makes no calls, by the control thread.
+//! The control thread serves the sockets of an inline application that makes no calls.
 //!
-//! An inline application serves its sockets itself, in its calls. While it computes, the control
-//! thread serves them, so that no peer times out. The control thread also wakes an application that
-//! sleeps in a call.
+//! An inline application serves its sockets itself, in its calls. While the application computes,
+//! the control thread serves them, so that no peer times out. The control thread also wakes an
+//! application that sleeps in a call.
 
 use crate::admin::SocketsRequest;
 use crate::control_thread::StepHooks;
@@ -32,7 +32,7 @@ pub(crate) struct SharedHost {
 impl SharedHost {
     const IN_CALL: u64 = u64::MAX;
 
-    /// The host, for a call of the application.
+    /// Locks the host for a call of the application.
     pub(crate) fn begin_call(&self) -> MutexGuard<'_, Host> {
         self.call_ended.store(Self::IN_CALL, Ordering::Relaxed);
         self.host.lock().unwrap_or_else(PoisonError::into_inner)
@@ -60,17 +60,17 @@ impl SharedHost {
 pub(crate) struct StandIn {
     shared_host: Arc<SharedHost>,
     waker: Waker,
-    /// To the host, whichever thread steps it.
+    /// Requests to the host; the thread that steps it next answers them.
     requests: Sender<SocketsRequest>,
-    /// The descriptor of the device, which ends a sleep of the control thread.
+    /// The descriptor of the device. While `is_armed`, it ends a sleep of the control thread.
     descriptor: Option<OwnedFd>,
-    /// The device wakes the control thread, since the application is absent. Otherwise its
-    /// notifications are for the application.
+    /// Whether the device wakes the control thread, because the application is absent. Otherwise,
+    /// it wakes the application.
     is_armed: bool,
 }
 
 impl StandIn {
-    /// Also returns the host for the application, and the end of the waker at which it sleeps.
+    /// Also returns the shared host, and the end of the waker at which the application sleeps.
     pub(crate) fn new(mut host: Host) -> io::Result<(Self, Arc<SharedHost>, Woken)> {
         let (waker, woken) = waker()?;
         let descriptor = host.wake_descriptor();
@@ -96,7 +96,7 @@ impl StepHooks for StandIn {
         }
         let is_busy = self.shared_host.absent_host(now).is_some_and(|mut host| host.step(now));
         if is_busy {
-            // The application may sleep outside of calls, at a descriptor.
+            // The application may sleep outside of calls, at the descriptor of `smoltcp::Device`.
             self.waker.wake_if_asleep();
         }
         is_busy
@@ -113,7 +113,7 @@ impl StepHooks for StandIn {
         match self.shared_host.absent_host(now) {
             Some(host) => request.answer(now, &host.stack, |_| (0, 0)),
             None => {
-                // The host is there as long as this.
+                // The receiver is in the host, which `shared_host` keeps alive.
                 let _ = self.requests.send(request);
                 self.waker.wake_if_asleep();
             }
@@ -129,7 +129,7 @@ impl StepHooks for StandIn {
         if let Some(mut host) = self.shared_host.absent_host(now).filter(|_| self.is_armed) {
             return host.sleep_max(now);
         }
-        // The end of a call does not wake this thread.
+        // The end of a call does not wake this thread, so it checks again later.
         self.shared_host
             .absent_at()
             .map_or(CALL_CHECK_EVERY, |absent_at| absent_at.since(now).max(ABSENT_AFTER))

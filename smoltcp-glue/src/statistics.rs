@@ -1,4 +1,4 @@
-//! What an interface has counted, for applications.
+//! The counters of an interface, for applications.
 
 use crate::control_thread::ControlHandle;
 use crate::hand_off::HandOffCounts;
@@ -9,17 +9,18 @@ use pollux_node::admin::rows::DropCount;
 use std::collections::BTreeMap;
 use std::{fmt, io};
 
-/// What an interface has counted since it was opened. `Display` prints it for people.
+/// The counters of an interface since it was opened, and its sockets now. `Display` prints a
+/// summary.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct InterfaceStatistics {
-    /// Packets that were sent by the device.
+    /// Sent packets.
     pub packets_sent: u64,
-    /// Their bytes, IP headers included.
+    /// Bytes of sent packets, IP headers included.
     pub bytes_sent: u64,
-    /// Packets that were received.
+    /// Received packets.
     pub packets_received: u64,
-    /// Their bytes, IP headers included.
+    /// Bytes of received packets, IP headers included.
     pub bytes_received: u64,
     /// Connections now, including half-open ones and TIME-WAIT.
     pub tcp_connections: usize,
@@ -29,8 +30,8 @@ pub struct InterfaceStatistics {
     pub udp_sockets: usize,
     /// Retransmitted segments of all connections.
     pub tcp_retransmissions: u64,
-    /// Drops by part and reason, such as `udp queue_full`: without zeros, and without those that a
-    /// healthy interface counts too.
+    /// Drops by component and reason, such as `udp queue_full`. Reasons that were not counted, or
+    /// that a healthy interface counts too, are left out.
     pub drops: BTreeMap<String, u64>,
 }
 
@@ -50,7 +51,8 @@ pub(crate) struct LinkCounts {
 }
 
 impl Host {
-    /// Control has those of the device after this.
+    /// The counters of this host. Also publishes those of the device, which the control thread
+    /// reads.
     pub(crate) fn counts(&mut self) -> HostCounts {
         self.node.worker.publish();
         HostCounts {
@@ -85,7 +87,7 @@ impl InterfaceStatistics {
         for host in hosts {
             all.tcp_connections += host.tcp_connections;
             all.udp_sockets += host.udp_sockets;
-            // Each is at all workers.
+            // Every worker has each listener.
             all.tcp_listeners = all.tcp_listeners.max(host.tcp_listeners);
             all.tcp_retransmissions += host.stack.tcp_retransmissions;
             all.drop("hand_off", "full", host.handed.dropped);
@@ -103,7 +105,7 @@ impl InterfaceStatistics {
         }
     }
 
-    /// Without `..`: a new counter does not compile until it is here.
+    /// The pattern has no `..`, so that a new counter does not compile until it is listed here.
     fn add_drops_of_stack(&mut self, counts: &StackCounts) {
         let StackCounts {
             malformed,
@@ -116,7 +118,7 @@ impl InterfaceStatistics {
             // Answered by an ICMP error or a RST.
             udp_refused: _,
             tcp_refused: _,
-            // No drops.
+            // These do not count drops.
             syn_cookies: _,
             syn_cookies_accepted: _,
             keepalive_timeouts: _,

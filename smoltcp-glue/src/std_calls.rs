@@ -1,7 +1,7 @@
-//! Calls of `std::net` that inline and pinned sockets have alike, each in terms of a few that they
-//! have not.
+//! Methods of `std::net` that inline and pinned sockets have in common, as macros over the few
+//! methods that differ.
 
-/// The calls of `std::net` that read and set the timeouts of `self.ends`.
+/// Defines the methods that read and set the timeouts in `self.ends`.
 macro_rules! timeout_calls {
     ($reads:literal, $writes:literal) => {
         #[doc = concat!("Sets the timeout of ", $reads, ";")]
@@ -36,95 +36,97 @@ macro_rules! timeout_calls {
     };
 }
 
-/// Options and groups of UDP sockets, by `options`, `set_options`, `owns`, `join` and `leave`.
+/// Defines the option and group methods of a UDP socket, which has to have `options`,
+/// `set_options`, `owns`, `join` and `leave`.
 macro_rules! udp_calls {
     () => {
-        /// Sets the time to live of datagrams to one host: at least 1.
+        /// Sets the time to live of unicast datagrams, 1 to 255.
         pub fn set_ttl(&self, ttl: u32) -> io::Result<()> {
             let ttl = $crate::std_calls::hop_limit(ttl, 1)?;
             self.set_options(move |options| options.ttl = ttl)
         }
 
-        /// The time to live of datagrams to one host; 64 by default.
+        /// The time to live of unicast datagrams; 64 by default.
         pub fn ttl(&self) -> io::Result<u32> {
             Ok(self.options()?.ttl.into())
         }
 
-        /// Sets the time to live of datagrams to groups: how many routers they pass, and one. With
-        /// 0 they stay on this host.
+        /// Sets the time to live of multicast datagrams, 0 to 255. With 1 they stay in the subnet,
+        /// with 0 on this host.
         pub fn set_multicast_ttl_v4(&self, ttl: u32) -> io::Result<()> {
             let ttl = $crate::std_calls::hop_limit(ttl, 0)?;
             self.set_options(move |options| options.multicast_ttl = ttl)
         }
 
-        /// The time to live of datagrams to groups; 1 by default.
+        /// The time to live of multicast datagrams; 1 by default.
         pub fn multicast_ttl_v4(&self) -> io::Result<u32> {
             Ok(self.options()?.multicast_ttl.into())
         }
 
-        /// As [`UdpSocket::set_multicast_ttl_v4`], as `socket2` has it.
+        /// The same as [`UdpSocket::set_multicast_ttl_v4`], under the name of `socket2`.
         pub fn set_multicast_hops_v6(&self, hops: u32) -> io::Result<()> {
             self.set_multicast_ttl_v4(hops)
         }
 
-        /// As [`UdpSocket::multicast_ttl_v4`].
+        /// The same as [`UdpSocket::multicast_ttl_v4`].
         pub fn multicast_hops_v6(&self) -> io::Result<u32> {
             self.multicast_ttl_v4()
         }
 
-        /// Sets whether members on this interface, this socket among them, get the datagrams that
-        /// this socket sends to groups.
+        /// Sets whether group members on this interface, including this socket, receive the
+        /// datagrams that this socket sends to the group.
         pub fn set_multicast_loop_v4(&self, is_on: bool) -> io::Result<()> {
             self.set_options(move |options| options.multicast_loop = is_on)
         }
 
-        /// Whether members on this interface get the datagrams that this socket sends to groups;
-        /// on by default.
+        /// Whether group members on this interface receive the datagrams that this socket sends to
+        /// the group; `true` by default.
         pub fn multicast_loop_v4(&self) -> io::Result<bool> {
             Ok(self.options()?.multicast_loop)
         }
 
-        /// As [`UdpSocket::set_multicast_loop_v4`]: a socket has one address family.
+        /// The same as [`UdpSocket::set_multicast_loop_v4`]: a socket has only one address family.
         pub fn set_multicast_loop_v6(&self, is_on: bool) -> io::Result<()> {
             self.set_multicast_loop_v4(is_on)
         }
 
-        /// As [`UdpSocket::multicast_loop_v4`].
+        /// The same as [`UdpSocket::multicast_loop_v4`].
         pub fn multicast_loop_v6(&self) -> io::Result<bool> {
             self.multicast_loop_v4()
         }
 
-        /// Keeps what [`UdpSocket::broadcast`] returns; broadcasts are sent with and without it.
+        /// Sets the value that [`UdpSocket::broadcast`] returns, without any other effect: sending
+        /// a broadcast needs no permission.
         pub fn set_broadcast(&self, is_on: bool) -> io::Result<()> {
             self.set_options(move |options| options.broadcast = is_on)
         }
 
-        /// What [`UdpSocket::set_broadcast`] has set; off by default.
+        /// The value set by [`UdpSocket::set_broadcast`]; `false` by default.
         pub fn broadcast(&self) -> io::Result<bool> {
             Ok(self.options()?.broadcast)
         }
 
-        /// As [`UdpSocket::join`], as `std::net` has it. The address that selects an interface
-        /// there has to be unspecified, or one of this interface.
+        /// The same as [`UdpSocket::join`], with the signature of `std::net`. `interface` must be
+        /// unspecified, or an address of this interface.
         pub fn join_multicast_v4(&self, group: &Ipv4Addr, interface: &Ipv4Addr) -> io::Result<()> {
             self.check_interface(*interface)?;
             self.join((*group).into())
         }
 
-        /// As [`UdpSocket::join`], as `std::net` has it. The index that selects an interface there
-        /// does not count.
+        /// The same as [`UdpSocket::join`], with the signature of `std::net`. The interface index
+        /// is ignored.
         pub fn join_multicast_v6(&self, group: &Ipv6Addr, _interface: u32) -> io::Result<()> {
             self.join((*group).into())
         }
 
-        /// As [`UdpSocket::leave`], as `std::net` has it.
+        /// The same as [`UdpSocket::leave`], with the signature of `std::net`.
         pub fn leave_multicast_v4(&self, group: &Ipv4Addr, interface: &Ipv4Addr) -> io::Result<()> {
             self.check_interface(*interface)?;
             self.leave((*group).into());
             Ok(())
         }
 
-        /// As [`UdpSocket::leave`], as `std::net` has it.
+        /// The same as [`UdpSocket::leave`], with the signature of `std::net`.
         pub fn leave_multicast_v6(&self, group: &Ipv6Addr, _interface: u32) -> io::Result<()> {
             self.leave((*group).into());
             Ok(())

@@ -16,7 +16,7 @@ pub struct TcpListener {
     ends: Rc<ListenerEnds>,
 }
 
-/// Shared by all clones. The last one closes it.
+/// Shared by all clones. Dropping the last clone closes the listener.
 struct ListenerEnds {
     interface: Interface,
     id: ListenerId,
@@ -24,19 +24,19 @@ struct ListenerEnds {
 }
 
 /// A connection. Dropping it closes it. Written data is still sent while the interface is served,
-/// and for a limited time when the interface is dropped.
+/// and for a limited time after the interface is dropped.
 pub struct TcpStream {
     ends: Rc<StreamEnds>,
 }
 
-/// Shared by all clones. The last one closes it.
+/// Shared by all clones. Dropping the last clone closes the connection.
 struct StreamEnds {
     interface: Interface,
     id: TcpId,
     read_timeout: SocketTimeout,
     write_timeout: SocketTimeout,
     lingers: Cell<bool>,
-    /// The reason of its end was returned by `take_error`.
+    /// Whether `take_error` has returned the error that ended the connection.
     is_error_taken: Cell<bool>,
     is_read_shut: Cell<bool>,
 }
@@ -51,14 +51,14 @@ impl Interface {
         Ok(TcpListener { ends: Rc::new(ends) })
     }
 
-    /// Opens a TCP connection, and waits until it is established. To an address that nobody has,
-    /// the attempt fails after three seconds; to a host that does not answer, by default after
-    /// three minutes ([`crate::stack::TcpConfig::user_timeout`]).
+    /// Opens a TCP connection, and waits until it is established. The attempt fails after three
+    /// seconds if no host has the address, and by default after three minutes if the host does not
+    /// answer ([`crate::stack::TcpConfig::user_timeout`]).
     pub fn tcp_connect(&self, to: impl ToSocketAddrs) -> io::Result<TcpStream> {
         self.tcp_begin(to)?.wait_until_open(CallTimeout::Never)
     }
 
-    /// As [`Interface::tcp_connect`], with a timeout.
+    /// Like [`Interface::tcp_connect`], but with a timeout.
     pub fn tcp_connect_timeout(
         &self,
         to: impl ToSocketAddrs,
@@ -67,7 +67,7 @@ impl Interface {
         self.tcp_begin(to)?.wait_until_open(CallTimeout::After(timeout))
     }
 
-    /// Starts to open a TCP connection without waiting. It accepts writes once it is established.
+    /// Starts to open a TCP connection, and returns at once. Writes wait until it is established.
     pub fn tcp_begin(&self, to: impl ToSocketAddrs) -> io::Result<TcpStream> {
         let to = resolve(to)?;
         let id = self.with(|host, now| -> io::Result<_> {
@@ -79,7 +79,8 @@ impl Interface {
 }
 
 impl TcpListener {
-    /// Another handle of the same socket, which closes with the last one. They share all settings.
+    /// Another handle of the same socket. The handles share all settings; dropping the last one
+    /// closes the socket.
     pub fn try_clone(&self) -> io::Result<Self> {
         Ok(Self { ends: Rc::clone(&self.ends) })
     }
@@ -103,7 +104,7 @@ impl TcpListener {
         self.ends.timeout.set_timeout(timeout)
     }
 
-    /// Always none: a listener reports errors by [`TcpListener::accept`].
+    /// Always `None`: [`TcpListener::accept`] returns the errors of a listener.
     pub const fn take_error(&self) -> io::Result<Option<io::Error>> {
         Ok(None)
     }
@@ -114,7 +115,7 @@ impl TcpListener {
         self.ends.interface.with(|inner, _| inner.stack.tcp_is_waited_for(self.ends.id))
     }
 
-    /// Accepts the oldest connection; returns its peer too.
+    /// Accepts the oldest connection; also returns the address of its peer.
     pub fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
         let (id, peer) = self.ends.interface.wait(self.ends.timeout.get(), |inner, _| {
             let Some(id) = inner.stack.tcp_accept(self.ends.id)? else { return Ok(None) };
@@ -158,7 +159,8 @@ impl TcpStream {
         Ok(self)
     }
 
-    /// Another handle of the same socket, which closes with the last one. They share all settings.
+    /// Another handle of the same socket. The handles share all settings; dropping the last one
+    /// closes the socket.
     pub fn try_clone(&self) -> io::Result<Self> {
         Ok(Self { ends: Rc::clone(&self.ends) })
     }
@@ -188,7 +190,7 @@ impl TcpStream {
 
     timeout_calls!("`read`", "`write` and `flush`");
 
-    /// Copies received bytes, which stay to be read; waits as `read` does.
+    /// Copies received bytes without removing them from the receive queue; waits as `read` does.
     pub fn peek(&self, buffer: &mut [u8]) -> io::Result<usize> {
         self.ends.interface.wait(self.ends.read_timeout.get(), |inner, _| {
             let peeked = inner.stack.tcp_peek(self.ends.id, buffer)?;
@@ -196,8 +198,8 @@ impl TcpStream {
         })
     }
 
-    /// Sets whether written data is sent at once, which is the default, or waits for
-    /// acknowledgments to fill a segment (the Nagle algorithm).
+    /// `true`, the default, sends written data at once. `false` delays a partial segment until
+    /// earlier data is acknowledged (the Nagle algorithm).
     pub fn set_nodelay(&self, is_on: bool) -> io::Result<()> {
         Ok(self.ends.interface.with(|inner, _| inner.stack.tcp_set_nodelay(self.ends.id, is_on))?)
     }
@@ -212,7 +214,7 @@ impl TcpStream {
         Ok(self.ends.interface.with(|inner, now| inner.stack.tcp_info(now, self.ends.id))?)
     }
 
-    /// The error that has ended the connection, once.
+    /// Takes the error that ended the connection: later calls return `None`.
     pub fn take_error(&self) -> io::Result<Option<io::Error>> {
         let end = self.ends.interface.with(|inner, _| inner.stack.tcp_is_open(self.ends.id)).err();
         let end = end.filter(|end| *end != TcpError::ShutDown && !self.ends.is_error_taken.get());
@@ -220,8 +222,8 @@ impl TcpStream {
         Ok(end.map(io::Error::from))
     }
 
-    /// Sets what dropping the connection does: `true`, the default, sends the written data, then
-    /// closes; `false` resets the connection.
+    /// Sets how dropping the connection closes it: `true`, the default, sends the written data
+    /// first; `false` resets the connection.
     pub fn set_linger(&self, lingers: bool) {
         self.ends.lingers.set(lingers);
     }
@@ -242,8 +244,9 @@ impl TcpStream {
         Ok(self.ends.interface.with(|inner, _| inner.stack.tcp_keepalive(self.ends.id))?)
     }
 
-    /// Shuts down a half, or both. Of the sending half, the peer reads the written data, then the
-    /// end; of the receiving half, `read` returns what has arrived, then the end.
+    /// Shuts down one half, or both. After a shutdown of the sending half, the peer reads the
+    /// written data, then end of file. After a shutdown of the receiving half, `read` returns the
+    /// data that has arrived, then end of file.
     pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
         if how != Shutdown::Write {
             self.ends.is_read_shut.set(true);
@@ -252,7 +255,7 @@ impl TcpStream {
             return Ok(());
         }
         self.ends.interface.wait(self.ends.write_timeout.get(), |inner, now| {
-            // A connection that shuts down before it is established would never be established.
+            // A shutdown of a connection that is not established yet would cancel the attempt.
             if inner.stack.tcp_is_open(self.ends.id) == Ok(false) {
                 return Ok(None);
             }

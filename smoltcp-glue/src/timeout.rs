@@ -1,5 +1,5 @@
-//! How long the calls on a socket wait, with the settings of `std::net`: a timeout, and whether the
-//! socket is non-blocking. One does not change the other.
+//! The timeout and the non-blocking mode of a socket's calls. As in `std::net`, setting one does
+//! not change the other.
 
 use pollux_verbs::time::Time;
 use std::io::{self, ErrorKind};
@@ -17,10 +17,10 @@ pub(crate) enum CallTimeout {
     Never,
 }
 
-/// The settings of a direction of a socket. In one word, so that a call reads it once.
+/// The settings of one direction of a socket, in one word, so that a call reads both with one load.
 pub(crate) struct SocketTimeout(AtomicU64);
 
-/// The bit of a non-blocking socket; the others are the timeout, in nanoseconds.
+/// Set if the socket is non-blocking. The other bits are the timeout in nanoseconds.
 const NONBLOCKING: u64 = 1 << 63;
 const NEVER: u64 = NONBLOCKING - 1;
 

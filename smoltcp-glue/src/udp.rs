@@ -16,7 +16,7 @@ pub struct UdpSocket {
     ends: Rc<SocketEnds>,
 }
 
-/// Shared by all clones. The last one closes it.
+/// Shared by all clones. Dropping the last clone closes the socket.
 struct SocketEnds {
     interface: Interface,
     id: UdpId,
@@ -34,16 +34,17 @@ pub struct UdpSlot<'a> {
 }
 
 impl Interface {
-    /// Binds a UDP socket to an address of the interface, or to all by `0.0.0.0` or `::`. Port 0
-    /// picks a free port. A socket bound to a multicast group gets nothing else, once it joins it.
+    /// Binds a UDP socket to an address of the interface, to all addresses of a family (`0.0.0.0`
+    /// or `::`), or to a multicast group. Port 0 picks a free port. A socket bound to a group
+    /// receives only datagrams to this group, once it has joined it.
     pub fn udp_bind(&self, local: impl ToSocketAddrs) -> io::Result<UdpSocket> {
         let local = resolve(local)?;
         Ok(self.udp_socket(self.with(|host, _| host.stack.udp_bind(local))?))
     }
 
-    /// As [`Interface::udp_bind`], to an address and port that others share which were bound by
-    /// this call, too (`SO_REUSEADDR`). All that join a group get its datagrams; any other
-    /// datagram goes to the last socket.
+    /// Like [`Interface::udp_bind`], but several sockets can bind the same address and port if all
+    /// of them use this call (`SO_REUSEADDR`). A multicast datagram goes to every socket that
+    /// joined its group; a unicast datagram goes to the socket that was bound last.
     pub fn udp_bind_shared(&self, local: impl ToSocketAddrs) -> io::Result<UdpSocket> {
         let local = resolve(local)?;
         Ok(self.udp_socket(self.with(|host, _| host.stack.udp_bind_shared(local))?))
@@ -58,7 +59,8 @@ impl Interface {
 }
 
 impl UdpSocket {
-    /// Another handle of the same socket, which closes with the last one. They share all settings.
+    /// Another handle of the same socket. The handles share all settings; dropping the last one
+    /// closes the socket.
     pub fn try_clone(&self) -> io::Result<Self> {
         Ok(Self { ends: Rc::clone(&self.ends) })
     }
@@ -75,7 +77,8 @@ impl UdpSocket {
         peer.ok_or_else(|| io::ErrorKind::NotConnected.into())
     }
 
-    /// Connects the socket: it receives datagrams of this peer only, and its ICMP errors.
+    /// Connects the socket: it receives only datagrams from this peer, and ICMP errors about
+    /// datagrams to it.
     pub fn connect(&self, peer: impl ToSocketAddrs) -> io::Result<()> {
         let peer = resolve(peer)?;
         Ok(self.ends.interface.with(|inner, _| inner.stack.udp_connect(self.ends.id, peer))?)
@@ -83,7 +86,8 @@ impl UdpSocket {
 
     timeout_calls!("receive calls", "send calls");
 
-    /// Sends a datagram; returns its bytes. It waits for queue space until the write timeout.
+    /// Sends a datagram; returns the bytes of its payload. Waits for space in the send queue, at
+    /// most for the write timeout.
     pub fn send_to(&self, payload: &[u8], to: impl ToSocketAddrs) -> io::Result<usize> {
         self.send_batch(&[(payload, resolve(to)?)])?;
         Ok(payload.len())
@@ -94,8 +98,8 @@ impl UdpSocket {
         self.send_to(payload, self.peer_addr()?)
     }
 
-    /// Sends datagrams together; returns how many were queued. It waits only if the first one does
-    /// not fit. An error is that of the first datagram.
+    /// Sends datagrams together; returns how many were queued. Waits only for space for the first
+    /// datagram, and fails only if the first datagram fails.
     pub fn send_batch(&self, batch: &[(&[u8], SocketAddr)]) -> io::Result<usize> {
         self.ends.interface.wait(self.ends.write_timeout.get(), |inner, now| {
             for (sent, (payload, to)) in batch.iter().enumerate() {
@@ -124,7 +128,7 @@ impl UdpSocket {
         Ok((received.len, received.from))
     }
 
-    /// As [`UdpSocket::recv_from`]; the datagram stays to be received.
+    /// Like [`UdpSocket::recv_from`], but the datagram stays in the queue.
     pub fn peek_from(&self, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
         let received = self.ends.interface.wait(self.ends.read_timeout.get(), |inner, _| {
             Ok(inner.stack.udp_peek(self.ends.id, buffer)?)
@@ -132,7 +136,7 @@ impl UdpSocket {
         Ok((received.len, received.from))
     }
 
-    /// As [`UdpSocket::recv`]; the datagram stays to be received.
+    /// Like [`UdpSocket::recv`], but the datagram stays in the queue.
     pub fn peek(&self, buffer: &mut [u8]) -> io::Result<usize> {
         Ok(self.peek_from(buffer)?.0)
     }
@@ -142,13 +146,13 @@ impl UdpSocket {
         Ok(self.recv_from(buffer)?.0)
     }
 
-    /// The error that the next call would return, which then does not.
+    /// Takes the pending error, which the next receive call would return otherwise.
     pub fn take_error(&self) -> io::Result<Option<io::Error>> {
         let error = self.ends.interface.with(|inner, _| inner.stack.udp_take_error(self.ends.id));
         Ok(error.map(io::Error::from))
     }
 
-    /// Waits for a datagram, then receives all queued ones, one for each slot; returns how many.
+    /// Waits for a datagram, then receives queued datagrams, one for each slot; returns how many.
     pub fn recv_batch(&self, slots: &mut [UdpSlot<'_>]) -> io::Result<usize> {
         self.ends.interface.wait(self.ends.read_timeout.get(), |inner, _| {
             let mut count = 0;
@@ -179,8 +183,8 @@ impl UdpSocket {
         self.ends.interface.with(|inner, now| inner.udp_leave(now, self.ends.id, group));
     }
 
-    /// Joins a multicast group for the datagrams of one source (RFC 4607); call it again for more.
-    /// Others are dropped here, but not by routers.
+    /// Joins a multicast group for the datagrams of one source (RFC 4607). Further calls add
+    /// sources. This host drops datagrams of other sources; routers still forward them.
     pub fn join_source(&self, group: IpAddr, source: IpAddr) -> io::Result<()> {
         let id = self.ends.id;
         let is_first =
@@ -188,7 +192,8 @@ impl UdpSocket {
         self.join_on_link(group, is_first)
     }
 
-    /// Leaves what [`UdpSocket::join_source`] joined.
+    /// Removes a source that [`UdpSocket::join_source`] added; without sources, the socket leaves
+    /// the group.
     pub fn leave_source(&self, group: IpAddr, source: IpAddr) -> io::Result<()> {
         let id = self.ends.id;
         self.ends.interface.with(|inner, now| inner.udp_leave_source(now, id, group, source))

@@ -1,4 +1,4 @@
-//! For tests: a waker that counts.
+//! A waker for tests, which counts wakes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,7 +14,7 @@ impl Wake for WakeCount {
 }
 
 impl WakeCount {
-    /// How often it was woken since the last call.
+    /// The number of wakes since the last call.
     pub(crate) fn taken(&self) -> usize {
         self.0.swap(0, Ordering::Relaxed)
     }

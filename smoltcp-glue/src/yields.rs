@@ -1,4 +1,4 @@
-//! Yields of the application's threads, in calls that wait.
+//! Yields the core in calls of the application that wait.
 
 use crate::clock::Clock;
 use pollux_dataplane::engine::idle::Yields;
@@ -8,8 +8,8 @@ thread_local! {
     static YIELDS: (Clock, Cell<Yields>) = (Clock::begin(), Cell::default());
 }
 
-/// Yields the core to other threads. Returns `false`, at once, while yields take long: the caller
-/// sleeps instead.
+/// Yields the core to other threads. For some time after a yield that took long ([`Yields`]),
+/// returns `false` at once, and the caller sleeps instead.
 pub(crate) fn yield_core() -> bool {
     YIELDS.with(|(clock, yields)| {
         let mut all = yields.get();

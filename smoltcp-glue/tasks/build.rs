@@ -1,4 +1,4 @@
-//! Writes the client and the server of the service, as it is done from a `.proto` file.
+//! Generates the client and the server of the gRPC service without a `.proto` file.
 
 use tonic_build::manual::{Builder, Method, Service};
 

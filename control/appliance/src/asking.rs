@@ -1,5 +1,5 @@
-//! Requests to a running node or fabric, for all commands: how long they wait, and progress
-//! messages meanwhile.
+//! Requests of all commands to a running node or fabric: the wait for one that is starting, and
+//! progress messages meanwhile.
 
 use crate::output::note;
 use clap::Args;
@@ -35,7 +35,7 @@ impl NodeSocket {
 }
 
 impl Wait {
-    /// For requests that are repeated anyway.
+    /// No wait, for requests that are repeated anyway.
     pub const fn without(self) -> Self {
         Self { wait: Duration::ZERO }
     }
@@ -47,7 +47,7 @@ pub fn seconds(text: &str) -> Result<Duration, String> {
     duration.ok_or_else(|| "not a number of seconds; write a number such as 5 or 0.2".into())
 }
 
-/// Asks at a socket. Prints the reason for a wait to standard error.
+/// Sends a request to a socket. Prints the reason for a wait to standard error.
 pub fn ask<T: DeserializeOwned>(
     socket: &Path,
     wait: Wait,
@@ -74,7 +74,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Attempts without a message: a short wait needs none.
+    /// Attempts without a message, because a short wait needs none.
     const QUIET: u32 = 4;
 
     /// Prints the reason for the wait, each reason once.

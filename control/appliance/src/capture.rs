@@ -21,7 +21,7 @@ use std::time::Duration;
 
 /// How often the node is asked for packets.
 const READ_EVERY: Duration = Duration::from_millis(20);
-/// Bytes of a packet that are kept, by default and at most.
+/// Bytes of a packet that are kept by default: the longest IP packet.
 const SNAP_BYTES_MAX: u32 = 65_535;
 
 #[derive(Args)]
@@ -65,7 +65,7 @@ pub fn capture(arguments: &CaptureArguments) -> Result<(), Box<dyn Error>> {
     note(&format!("capturing at {}", status.interfaces.join(", ")));
     let mut captured = 0;
     let missed = loop {
-        // Packets that were captured before the signal are read once more.
+        // After a signal, the packets that were captured before it are still read.
         let is_last = is_over.load(Ordering::Relaxed);
         let CapturedPackets { packets, missed, has_more } =
             node.ask(&AdminRequest::ReadCapture(status.capture))?;
@@ -131,7 +131,7 @@ impl Sink {
         Ok(file.write_all(&block)?)
     }
 
-    /// Others may read the file meanwhile.
+    /// Flushes the file, which other programs may read during the capture.
     fn flush(&mut self) -> io::Result<()> {
         match self {
             Self::Lines => Ok(()),
@@ -139,7 +139,8 @@ impl Sink {
         }
     }
 
-    /// Ends the file with the number of missed packets, at one interface: readers sum all.
+    /// Ends the file with the number of all missed packets, at one interface: readers sum the
+    /// numbers of all interfaces.
     fn end(&mut self, missed: u64) -> io::Result<()> {
         if let Self::File { file, interfaces, last, .. } = self {
             if !interfaces.is_empty() {
@@ -157,7 +158,8 @@ fn bytes_of(hexadecimal: &str) -> Option<Vec<u8>> {
     hexadecimal.as_bytes().chunks(2).map(byte).collect()
 }
 
-/// The time of day in UTC, the interface, the direction, addresses, protocol and length.
+/// The line of a packet: the time of day in UTC, the interface, the direction, addresses, protocol
+/// and length.
 fn line(packet: &CapturedPacket, kept: &[u8]) -> String {
     let CapturedPacket { interface, is_sent, dropped, nanos, bytes, .. } = packet;
     let (seconds, micros) = (nanos / 1_000_000_000, nanos / 1000 % 1_000_000);

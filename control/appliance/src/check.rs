@@ -1,4 +1,4 @@
-//! `pollux check`: a configuration file, and whether this machine can run it now.
+//! `pollux check`: checks a configuration file, and whether this machine can run it now.
 
 use crate::output::print_value;
 use clap::Args;

@@ -1,4 +1,4 @@
-//! The columns of `pollux show`, for people. Rows have more fields, which `--json` prints.
+//! The columns of the tables of `pollux show`. Rows have more fields, which `--json` prints.
 
 use crate::table::{Cell, Column};
 use pollux_node::admin::route::TraceStep;
@@ -19,7 +19,7 @@ pub trait Selected {
         false
     }
 
-    /// Whether it is shown only on request: a counter is zero, or another route is used.
+    /// Whether it is shown only on request: a counter that is zero, or an unused route.
     fn is_zero(&self) -> bool {
         false
     }
@@ -51,7 +51,7 @@ impl Selected for RouteStatus {
         self.via.iter().any(|hop| hop.interface == interface)
     }
 
-    /// Another route to the same prefix is used.
+    /// Whether another route to the same prefix is used instead.
     fn is_zero(&self) -> bool {
         !self.is_active && (self.kind != "unicast" || !self.via.is_empty())
     }
@@ -75,14 +75,14 @@ impl Selected for GroupStatus {
     }
 }
 
-// An access control list is of no interface: several may name it.
+// An access control list belongs to no interface: several interfaces may use it.
 impl Selected for AclStatus {}
 impl Selected for KernelStatus {}
 impl Selected for LinkStatus {}
 impl Selected for NodeStatus {}
 impl Selected for PortStatus {}
 
-/// Columns with the names of fields.
+/// Defines columns that have the names of fields.
 macro_rules! columns {
     ($($row:ident: $($field:ident)+;)+) => {
         $(impl Columns for $row {
@@ -90,7 +90,7 @@ macro_rules! columns {
                 &[$((columns!(@name $field), |row| row.$field.cell())),+];
         })+
     };
-    // A word of the language.
+    // `type` is a keyword, so the field has another name.
     (@name qp_type) => { "type" };
     (@name is_active) => { "active" };
     (@name $field:ident) => { stringify!($field) };

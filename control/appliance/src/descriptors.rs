@@ -7,7 +7,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 /// `select`.
 pub fn raise_limit() {
     let limit = getrlimit(Resource::Nofile);
-    // If it cannot be raised, packets to the peers in excess go through the fabric's process, more
-    // slowly.
+    // If it cannot be raised, packets to the peers beyond the limit go through the fabric's
+    // process, which is slower.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }

@@ -1,5 +1,5 @@
-//! `pollux doctor`: what this machine lacks for nodes on adapters, and what to do. It fails if it
-//! finds something that stops them.
+//! `pollux doctor`: lists what this machine lacks for nodes on adapters, and what to do. The
+//! command fails if a finding prevents such nodes from running.
 
 use crate::output::print_value;
 use clap::Args;

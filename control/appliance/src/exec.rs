@@ -18,7 +18,7 @@ use std::process::{Child, Command, ExitCode, ExitStatus};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
-/// How often the state and the counters of the port, as programs see them, are updated.
+/// How often the files with the state and the counters of the port, for the program, are updated.
 const REFRESH_EVERY: Duration = Duration::from_secs(1);
 /// The same while the subnet manager brings the port up.
 const REFRESH_SETTLING_EVERY: Duration = Duration::from_millis(100);
@@ -77,7 +77,7 @@ pub fn exec(arguments: &ExecArguments) -> Result<ExitCode, Box<dyn Error>> {
         .spawn()
         .map_err(|error| format!("{}: {error}", arguments.program[0].to_string_lossy()))?;
     let pid = Pid::from_child(&child);
-    // The process ID is the child's until `wait` has collected it.
+    // The process ID belongs to the child until `wait` has reaped it.
     std::thread::spawn(move || {
         while matches!((&wake).read(&mut [0]), Ok(1)) {
             let _ = kill_process(pid, Signal::TERM);

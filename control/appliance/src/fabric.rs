@@ -1,4 +1,4 @@
-//! `pollux fabric`: runs a fabric as its arguments describe it.
+//! `pollux fabric`: runs the fabric that its arguments describe.
 
 use crate::descriptors;
 use crate::output::say;
@@ -111,7 +111,7 @@ pub fn run(arguments: FabricArguments) -> Result<(), Box<dyn Error>> {
     let hosts = topology.nodes().iter().filter(|node| node.kind == NodeType::CHANNEL_ADAPTER);
     let hosts: Vec<String> = hosts.map(|node| node.name.clone()).collect();
     let ports = arguments.socket.as_ref().map(|socket| device_names(socket, &hosts));
-    // Before there are sockets, which a signal would leave behind otherwise.
+    // Signals are handled before there are sockets, which a signal would leave behind otherwise.
     let (wake, is_over) = signals()?;
     let mut fabric = RunningFabric::new(FabricConfig {
         topology,
@@ -141,7 +141,7 @@ pub fn run(arguments: FabricArguments) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// How programs name the ports of the hosts.
+/// The device names by which programs open the ports of the hosts.
 fn device_names(socket: &Path, hosts: &[String]) -> String {
     let socket = socket.display();
     match hosts {

@@ -1,18 +1,16 @@
-//! The command `pollux`, as a library: the program calls it, and `examples/pages` makes the manual
-//! pages and completions of what it accepts.
+//! The command `pollux`, as a library: for the program, and for `examples/pages`, which generates
+//! the manual pages and shell completions.
 //!
-//! `demo` is a demonstration in one process; `check` examines a configuration and `config` prints
-//! one; `run` runs a node and `fabric` a software fabric until a signal ends it; `reload` changes
-//! its configuration; `show`, `top`, `ping`, `route`, `trace`, `capture`, `idle` and `fault` ask
-//! one that runs; `exec` runs a program of rdma-core; `doctor` examines the machine. Output is for
-//! people, or JSON with `--json`.
+//! `demo` is a demonstration in one process; `check` examines a configuration, and `config` prints
+//! one; `run` runs a node, and `fabric` a software fabric, until a signal ends it; `reload` changes
+//! the configuration of a running node; `show` (with `topology` and the commands `idle` and
+//! `fault`), `top`, `ping`, `route`, `trace` and `capture` send requests to a running node or
+//! fabric; `exec` runs a program of rdma-core; `doctor` examines the machine. Output is text, or
+//! JSON with `--json`.
 //!
-//! `show` leaves the topology of a fabric to `topology`, which draws it.
-//!
-//! Below them: `asking` is how running ones are asked, `table` and `columns` how rows become text,
-//! `output` is where text goes, `log` the lines of a node, and `pcapng`
-//! how packets become a file; `signals` and `descriptors` are what a process that serves needs of
-//! the system.
+//! The commands share these modules: `asking` sends requests; `table` and `columns` format rows;
+//! `output` prints; `log` prints the notices of a node; `pcapng` writes capture files; `signals`
+//! and `descriptors` set up signals and the limit of file descriptors.
 
 #![forbid(unsafe_code)]
 

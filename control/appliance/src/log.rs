@@ -1,6 +1,6 @@
-//! The log of `pollux run`: a line for each notice, on standard output, where a service manager
-//! takes it. As JSON, a line has the keys `time` (RFC 3339), `level`, `about` and `message`. Text
-//! lines begin with the time, except in the journal of systemd, which records it itself.
+//! The log of `pollux run`: a line for each notice, on standard output, from which a service
+//! manager reads it. A JSON line has the keys `time` (RFC 3339), `level`, `about` and `message`. A
+//! text line begins with the time, except in the journal of systemd, which records the time itself.
 
 use crate::output::say;
 use clap::ValueEnum;

@@ -1,5 +1,5 @@
-//! Output of commands. A closed pipe ends a command without a message, as with other Unix tools,
-//! but for lines that only tell of progress; a full disk is an error.
+//! Output of commands. A closed pipe ends a command without a message, as with other Unix tools;
+//! lines of progress ignore it. A full disk is an error.
 
 use serde::Serialize;
 use std::error::Error;
@@ -23,7 +23,7 @@ pub fn print(text: &str) -> Result<(), OutputError> {
     stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()).map_err(OutputError)
 }
 
-/// Prints a value as a line of JSON, or else as text.
+/// Prints a value as a line of JSON, or as text.
 pub fn print_value<T: Serialize>(
     is_json: bool,
     value: T,
@@ -36,8 +36,8 @@ pub fn print_value<T: Serialize>(
     Ok(print(&text)?)
 }
 
-/// Prints a line of progress or of a log. Write errors are ignored, so the command runs on without
-/// a reader.
+/// Prints a line of progress or of a log. Write errors are ignored, so the command continues
+/// without a reader.
 pub fn say(line: &str) {
     let _ = writeln!(io::stdout(), "{line}");
 }

@@ -1,8 +1,8 @@
 //! The blocks of a pcapng file, from packets that a node captures.
 //!
-//! Wireshark reads files of several interfaces. libpcap, and so tcpdump, refuses a second interface
-//! with this link type, since it compares it with another number for the same type: for tcpdump,
-//! capture at one interface.
+//! Wireshark reads files with several interfaces. libpcap, and so tcpdump, refuses a second
+//! interface with this link type, because it has two numbers for the type and compares one with the
+//! other. For tcpdump, capture at one interface.
 
 use pollux_wire::pcapng::{
     BlockHeader, InterfaceBody, OptionHeader, PacketBody, SectionBody, StatisticsBody,
@@ -29,7 +29,8 @@ pub fn interface(name: &str, snap_bytes: u32) -> Vec<u8> {
     block(BlockHeader::INTERFACE, &body.emit(), &[], &options)
 }
 
-/// A packet at an interface: its length, and `kept`, the bytes from its start that were captured.
+/// A packet at an interface. `full_len` is its length in bytes; `kept` are its first bytes, which
+/// were captured.
 pub fn packet(
     interface: u32,
     nanos: u64,
@@ -52,7 +53,8 @@ pub fn packet(
     block(BlockHeader::PACKET, &body.emit(), kept, &options)
 }
 
-/// How many packets a capture missed. The caller counts those of all interfaces at interface 0.
+/// The number of packets that a capture missed. The caller counts those of all interfaces at
+/// interface 0.
 pub fn statistics(interface: u32, nanos: u64, missed: u64) -> Vec<u8> {
     let (time_high, time_low) = ((nanos >> 32) as u32, nanos as u32);
     let body = StatisticsBody { interface, time_high, time_low };

@@ -89,8 +89,8 @@ pub fn ping(arguments: &PingArguments) -> Result<ExitCode, Box<dyn Error>> {
             break;
         }
         match answer {
-            // After the first request, a node that is busy or whose interface is down counts as a
-            // lost reply; one that is gone is an error.
+            // After the first request, a reply counts as lost if the node is busy or its interface
+            // is down. A node that is gone is an error.
             Err(AskError::Later(lost)) if !is_first => {
                 statistics.record(address, &PingOutcome::Lost { lost, from: None })?;
             }
@@ -137,8 +137,8 @@ impl Statistics {
     }
 }
 
-/// A line in the style of ping(8), also for silence: `From` is the sender of the ICMP error that is
-/// the reason.
+/// A line in the style of ping(8), also for a lost reply. `From` is the sender of the ICMP error,
+/// if that is the reason.
 fn line(sequence: u32, address: &IpAddr, outcome: &PingOutcome) -> String {
     match outcome {
         PingOutcome::Answered { bytes, ttl, us } => {

@@ -1,4 +1,4 @@
-//! `pollux reload` and `pollux confirm`: another configuration for a running node.
+//! `pollux reload` and `pollux confirm`: change the configuration of a running node.
 
 use crate::asking::{NodeSocket, seconds};
 use crate::output::{note, print_value};
@@ -35,8 +35,8 @@ pub struct ConfirmArguments {
     node: NodeSocket,
 }
 
-/// Makes all changes or none; a dry run only lists them. A file with errors or a change that fails
-/// makes the command fail.
+/// Makes all changes or none; a dry run only lists them. The command fails if the file has errors
+/// or a change fails.
 pub fn reload(arguments: &ReloadArguments) -> Result<(), Box<dyn Error>> {
     let ReloadArguments { dry_run, timeout, json, node } = arguments;
     let timeout_ms = timeout.map(|timeout| timeout.as_millis() as u64);

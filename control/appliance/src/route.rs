@@ -1,5 +1,5 @@
-//! `pollux route`: routes of a running node beside those of its configuration file, or in their
-//! place, and the route to an address.
+//! `pollux route`: changes the routes of a running node that are not in its configuration file, and
+//! shows the route to an address.
 
 use crate::asking::{Wait, ask};
 use crate::output::print_value;

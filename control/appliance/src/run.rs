@@ -1,4 +1,4 @@
-//! `pollux run`: runs a node by its configuration.
+//! `pollux run`: runs a node with the interfaces of a configuration file.
 
 use crate::descriptors;
 use crate::log::{LogFormat, log};
@@ -22,8 +22,8 @@ pub struct RunArguments {
     log: LogFormat,
 }
 
-/// Runs a node until SIGINT or SIGTERM; SIGHUP reloads its configuration. A missing device is
-/// retried. A service manager that started the process gets the state of the node.
+/// Runs a node until SIGINT or SIGTERM; SIGHUP reloads its configuration. The node retries to open
+/// a missing device. It reports its state to the service manager that started it, if any.
 pub fn run(arguments: &RunArguments) -> Result<(), Box<dyn Error>> {
     descriptors::raise_limit();
     let source = ConfigSource::file(&arguments.config)?;

@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// The signals of a node. SIGHUP ends it if its terminal was closed: the kernel sends SIGHUP then.
+/// The signals of a node. SIGHUP reloads its configuration; but after its terminal was closed, for
+/// which the kernel also sends SIGHUP, the signal ends the node.
 pub struct NodeSignals {
     has_terminal: bool,
     wake: UnixStream,
@@ -70,7 +71,7 @@ fn register(signals: [(i32, &Arc<AtomicBool>); 3]) -> std::io::Result<UnixStream
 pub fn wait(mut wake: &UnixStream, time: Duration) -> std::io::Result<()> {
     if !time.is_zero() {
         wake.set_read_timeout(Some(time))?;
-        // A timeout is an error of the read.
+        // `read` returns a timeout as an error.
         let _ = wake.read(&mut [0]);
     }
     Ok(())

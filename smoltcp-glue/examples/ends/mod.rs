@@ -11,8 +11,9 @@ use std::net::{IpAddr, SocketAddr};
 /// The outcome of an example.
 pub type Ended = Result<(), Box<dyn Error>>;
 
-/// Runs a server with a device and an address with its prefix, and a client with the server's
-/// address in addition; or one of them, if there are arguments. A server runs until it is killed.
+/// Runs the server, the client, or both. Without words, both run in this process. Otherwise, the
+/// words are a device and an address with its prefix, and for the client the address of the server.
+/// A server runs until it is killed.
 pub fn run(
     serve: impl Fn(&str, &str) -> Ended + Send + 'static,
     ask: impl Fn(&str, &str, &str) -> Ended,
@@ -42,13 +43,13 @@ pub fn words_or(others: &'static str) -> Vec<&'static str> {
     if words.is_empty() { others.split(' ').collect() } else { words }
 }
 
-/// The address in front of the prefix, with a port.
+/// The socket address of an address with prefix, such as `10.0.0.1/24`, and a port.
 pub fn at(address: &str, port: u16) -> Result<SocketAddr, Box<dyn Error>> {
     let ip: IpAddr = address.split('/').next().unwrap_or(address).parse()?;
     Ok(SocketAddr::new(ip, port))
 }
 
-/// Connects; retries, since a server that starts at the same time may not listen yet.
+/// Connects, with retries: a server that starts at the same time may not listen yet.
 pub fn connect(interface: &Interface, server: SocketAddr) -> io::Result<TcpStream> {
     let is_early = |kind| matches!(kind, ErrorKind::ConnectionRefused | ErrorKind::HostUnreachable);
     for _ in 0..1000 {

@@ -9,7 +9,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::io::{self, Write};
 use std::net::SocketAddr;
 
-/// A running test. Its drop before the end closes the connection, which the server notices.
+/// A running test. Dropping it before the end closes the connection, which the server notices.
 pub struct Client {
     interface: Interface,
     control: Control,
@@ -40,7 +40,7 @@ impl Client {
         Ok(Self { interface: interface.clone(), control, stream, test })
     }
 
-    /// Sends or receives the data of the test; data sent by TCP are acknowledged at the end.
+    /// Sends or receives the data of the test. Data sent by TCP is acknowledged on return.
     pub fn transfer(&mut self) -> io::Result<()> {
         while !self.stream.has_enough() {
             if self.control.is_readable() {
@@ -91,7 +91,7 @@ fn open_udp(interface: &Interface, server: SocketAddr) -> io::Result<Socket> {
     }
 }
 
-/// A random cookie, which identifies the test.
+/// A random cookie, by which the server identifies the test.
 fn new_cookie() -> [u8; COOKIE_LEN] {
     let system = RandomState::new();
     let mut cookie = [0; COOKIE_LEN];

@@ -6,7 +6,7 @@ use serde_json::Value;
 use std::io::{self, ErrorKind, Read, Write};
 use std::time::Duration;
 
-/// The timeout of answers.
+/// How long to wait for a message of the peer.
 pub const TIMEOUT: Duration = Duration::from_secs(30);
 
 pub struct Control(TcpStream);
@@ -52,7 +52,7 @@ impl Control {
         self.0.write_all(&[&len, text.as_bytes()].concat())
     }
 
-    /// Receives JSON, and parses it by a function.
+    /// Receives JSON, and parses it with `read`.
     pub fn receive_json<R>(&mut self, read: impl FnOnce(&Value) -> Option<R>) -> io::Result<R> {
         let mut len = [0; 4];
         self.0.read_exact(&mut len)?;
@@ -75,7 +75,7 @@ pub fn cookie(stream: &mut TcpStream) -> io::Result<[u8; COOKIE_LEN]> {
     Ok(cookie)
 }
 
-/// An error of the protocol, or of an unsupported part of it.
+/// The error for an invalid or unsupported message.
 pub fn wrong(what: &str) -> io::Error {
     io::Error::new(ErrorKind::InvalidData, what)
 }

@@ -4,15 +4,15 @@
 //! cargo run --release -p pollux --example iperf3 -- -t 2
 //! ```
 //!
-//! runs both ends in one process. With a device and an address it is the server; with a server's
-//! address in addition it is the client:
+//! This command runs both ends in one process. With a device and an address, the program is the
+//! server; with the address of a server in addition, it is the client:
 //!
 //! ```sh
 //! cargo run --release -p pollux --example iperf3 -- mlx5_0:1 10.0.0.1/24
 //! cargo run --release -p pollux --example iperf3 -- mlx5_0:1 10.0.0.2/24 10.0.0.1 -u -b 1G -R
 //! ```
 //!
-//! Options are those of iperf3, with K, M and G behind numbers where they help:
+//! Options are those of iperf3. The numbers of `-n`, `-l` and `-b` may end with K, M or G:
 //!
 //! | option | meaning |
 //! |---|---|
@@ -70,7 +70,7 @@ fn up(device: &str, address: &str, mode: Mode) -> Result<Interface, UpError> {
     Node::open(device)?.interface("ib0").address(address).mode(mode).up()
 }
 
-/// A test, the mode, and the words that are no options.
+/// Parses the command line: the test, the mode, and the words that are not options.
 fn read<'a>(
     mut words: impl Iterator<Item = &'a str> + Clone,
 ) -> Result<(Test, Mode, Vec<&'a str>), Box<dyn Error>> {
@@ -99,7 +99,7 @@ fn read<'a>(
             _ => others.push(word),
         }
     }
-    // The peer would refuse these.
+    // The peer would refuse parameters that this program refuses.
     match Test::of_json(&test.to_json()) {
         Some(_) => Ok((test, mode, others)),
         None => Err(format!("{} bytes are no length of a block", test.block).into()),

@@ -53,7 +53,7 @@ impl Server {
         finish(control, stream, test)
     }
 
-    /// The connection with the same cookie.
+    /// Accepts the stream: the connection with the same cookie.
     fn tcp(&self, control: &mut Control, expected: [u8; COOKIE_LEN]) -> io::Result<Socket> {
         control.send_state(State::CreateStreams)?;
         self.listener.set_timeout(Some(TIMEOUT))?;
@@ -82,7 +82,8 @@ impl Server {
     }
 }
 
-/// Exchanges results. The client reports the sent bytes, and the server receives until it has all.
+/// Exchanges results. If the client sent the data, its results have the number of bytes, and the
+/// server receives until it has all of them.
 fn finish(mut control: Control, mut stream: Stream, test: Test) -> io::Result<Report> {
     if test.is_reverse {
         stream.end()?;

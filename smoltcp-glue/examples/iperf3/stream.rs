@@ -7,9 +7,9 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::net::Shutdown;
 use std::time::{Duration, Instant};
 
-/// The timeout of sending and receiving, after which the control connection is polled.
+/// The timeout of send and receive calls, after which the control connection is polled.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
-/// The interval of further datagrams after the last one, which replace lost ones.
+/// After all datagrams are sent, more are sent at this interval, in place of lost ones.
 const REPAIR_EVERY: Duration = Duration::from_millis(100);
 
 pub enum Socket {
@@ -24,7 +24,7 @@ pub struct Stream {
     begun: Instant,
     /// When the last block was sent.
     sent_at: Duration,
-    /// The transit time of the last datagram, by the clocks of both ends.
+    /// The transit time of the last datagram, from the clock of the sender to that of the receiver.
     transit_s: Option<f64>,
     is_over: bool,
     pub count: Count,
@@ -54,7 +54,7 @@ impl Stream {
         })
     }
 
-    /// Whether the amount of the test was sent or received.
+    /// Whether the test has sent or received its amount of data, or its time is over.
     pub fn has_enough(&self) -> bool {
         match self.test.amount {
             Amount::Bytes(bytes) => self.count.bytes >= bytes,
@@ -62,7 +62,7 @@ impl Stream {
         }
     }
 
-    /// Sends a block or a part of it, within the rate and the space.
+    /// Sends a block or a part of it, as the rate and the send buffer permit.
     pub fn send(&mut self, interface: &Interface) -> io::Result<()> {
         let now = self.begun.elapsed();
         let len = self.len_now(now);
@@ -88,7 +88,7 @@ impl Stream {
         Ok(())
     }
 
-    /// The bytes of a block to send now.
+    /// The number of bytes to send now; 0 while the rate permits none.
     fn len_now(&self, now: Duration) -> usize {
         let due_s = self.test.rate.map(|rate| self.count.bytes as f64 * 8.0 / rate as f64);
         if due_s.is_some_and(|due_s| now.as_secs_f64() < due_s) {
@@ -105,7 +105,7 @@ impl Stream {
         }
     }
 
-    /// Waits for data within the timeout, and counts them.
+    /// Waits for data, at most for the timeout, and counts it.
     pub fn receive(&mut self) -> io::Result<()> {
         let came = match &mut self.socket {
             Socket::Tcp(stream) => stream.read(&mut self.block),
@@ -122,7 +122,7 @@ impl Stream {
         Ok(())
     }
 
-    /// Updates jitter and losses by the time and the number of a datagram.
+    /// Updates jitter and losses from the header of a received datagram.
     fn number(&mut self, now: Duration, len: usize) {
         let Some((sent, number)) = stamped(&self.block[..len]) else { return };
         match u64::from(number).checked_sub(self.count.datagrams) {
@@ -154,7 +154,8 @@ impl Stream {
         }
     }
 
-    /// Receives the rest: of TCP until end of file or until `bytes`; of UDP the queued datagrams.
+    /// Receives the remaining data: over TCP until end of file or until the count is `bytes`, over
+    /// UDP the queued datagrams.
     pub fn drain(&mut self, bytes: Option<u64>) -> io::Result<()> {
         if let Socket::Udp(_) = self.socket {
             while self.is_readable() {
@@ -185,7 +186,7 @@ fn clock() -> Instant {
     Instant::now()
 }
 
-/// A timeout of a call is no error.
+/// Maps a timeout of a call to `None`.
 fn unless_timeout<R>(result: io::Result<R>) -> io::Result<Option<R>> {
     match result {
         Err(error) if matches!(error.kind(), ErrorKind::TimedOut | ErrorKind::WouldBlock) => {

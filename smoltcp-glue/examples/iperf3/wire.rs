@@ -1,4 +1,4 @@
-//! The protocol of iperf3, by its manual and captures of version 3.12.
+//! The protocol of iperf3, according to its manual and to captures of version 3.12.
 //!
 //! ```text
 //!   client   connects; cookie                          parameters   opens the stream; cookie
@@ -8,26 +8,27 @@
 //!   server   TestStart, TestRunning                    ExchangeResults     results, DisplayResults
 //! ```
 //!
-//! A state is one byte. Parameters and results are JSON after their length in four bytes. The
-//! stream is a second connection to the same port; the cookie of both connections identifies the
-//! test. A stream of UDP begins with four bytes in each direction.
+//! A state is one byte. Parameters and results are JSON, after four bytes with the length. The
+//! stream is a second connection to the same port; both connections begin with the cookie of the
+//! test. A UDP stream begins with a datagram of four bytes in each direction.
 
 use serde_json::{Value, json};
 use std::time::Duration;
 
 /// The port of a server.
 pub const PORT: u16 = 5201;
-/// Letters and digits, and a zero byte.
+/// Bytes of a cookie: letters and digits, then a zero byte.
 pub const COOKIE_LEN: usize = 37;
-/// The first datagrams of a UDP stream, of the client and of the server.
+/// The client's first datagram of a UDP stream.
 pub const HELLO: [u8; 4] = *b"9876";
+/// The server's answer.
 pub const WELCOME: [u8; 4] = *b"6789";
 /// The maximum length of parameters or results.
 pub const JSON_BYTES_MAX: usize = 1 << 16;
-/// The header of a datagram: the time of sending in seconds and microseconds, and its number, from
-/// 1.
+/// Bytes of the header of a datagram: the time of sending in seconds and microseconds, and the
+/// number of the datagram, from 1.
 pub const STAMP_LEN: usize = 12;
-/// The maximum length of blocks.
+/// The maximum bytes of a block.
 const TCP_BLOCK_MAX: u64 = 1 << 20;
 const UDP_BLOCK_MAX: u64 = 65_507;
 
@@ -71,7 +72,7 @@ pub struct Test {
     pub amount: Amount,
     /// Bytes of a datagram, or of a write.
     pub block: usize,
-    /// Bits a second, at most.
+    /// Maximum rate in bits per second.
     pub rate: Option<u64>,
 }
 
@@ -79,10 +80,10 @@ pub struct Test {
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Count {
     pub bytes: u64,
-    /// Datagrams sent, or received and lost.
+    /// The number of datagrams: sent ones at the sender, received and lost ones at the receiver.
     pub datagrams: u64,
     pub lost: u64,
-    /// Of the transit time of datagrams (RFC 3550 6.4.1).
+    /// The jitter of the transit time of datagrams, in seconds (RFC 3550 6.4.1).
     pub jitter_s: f64,
     pub seconds: f64,
 }
@@ -137,7 +138,7 @@ impl Test {
         json
     }
 
-    /// `None` if it is not supported: only one stream in one direction is.
+    /// `None` for an unsupported test: more than one stream, or both directions.
     pub fn of_json(json: &Value) -> Option<Self> {
         let number = |key: &str| json[key].as_u64().unwrap_or_default();
         let is = |key: &str| json[key].as_bool().unwrap_or_default();

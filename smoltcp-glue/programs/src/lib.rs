@@ -1,3 +1,3 @@
-//! smoltcp's own example programs on `pollux::smoltcp::Device`: each in `src/bin` is as smoltcp's
-//! package has it, but for the line that opens the device (`build.rs`).
+//! smoltcp's own example programs over `pollux::smoltcp::Device`. Each program in `src/bin` is that
+//! of smoltcp's package, except for the function that opens the device (`build.rs`).
 #![forbid(unsafe_code)]

@@ -1,4 +1,5 @@
-//! Datagrams of sockets: whole or in fragments, and copies for the members of a group here.
+//! Sends datagrams of UDP sockets: unfragmented or in fragments, and looped back to local members
+//! of a group.
 
 use super::{Host, TxFrame};
 use crate::stack::{UdpError, UdpId, has_no_source};
@@ -7,8 +8,8 @@ use std::io;
 use std::net::SocketAddr;
 
 impl Host {
-    /// Sends a datagram of a socket; `UdpError::Full` while the worker takes none, or fragments of
-    /// another datagram wait.
+    /// Sends a datagram of a socket. Fails with `UdpError::Full` while the send queue is full, or
+    /// while fragments of another datagram wait.
     pub fn udp_send(
         &mut self,
         now: Time,
@@ -41,15 +42,15 @@ impl Host {
         Ok(())
     }
 
-    /// Queues what was just written in fragments.
+    /// Queues the fragments of the packet that was just written.
     #[cold]
     pub(super) fn fragment(&mut self, has_overflowed: bool, mtu: u32) {
         let Self { node, stack, overflow, .. } = self;
         stack.fragment(if has_overflowed { overflow } else { node.worker.drafted() }, mtu);
     }
 
-    /// Copies the datagram to a group that was just written to members here. Returns whether it is
-    /// sent, too.
+    /// Queues a copy of the multicast datagram that was just written for local members. Returns
+    /// whether the datagram is also sent to the link.
     fn loop_back(&mut self, id: UdpId, to: SocketAddr, has_overflowed: bool) -> bool {
         let has_listeners = self.node.worker.is_destination(to.ip());
         if self.stack.udp_loops(id, to, has_listeners) {

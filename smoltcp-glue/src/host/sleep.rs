@@ -12,21 +12,22 @@ use std::time::Duration;
 const POLL_EVERY: Duration = Duration::from_millis(1);
 
 impl Host {
-    /// Arms the device: a packet from now on ends a sleep. `false` if the device cannot do that.
-    /// The caller steps once more before it sleeps.
+    /// Arms the device: a packet that arrives from now on ends a sleep. Returns `false` if the
+    /// device cannot do that. The caller steps once more before it sleeps, for packets that arrived
+    /// before.
     pub(crate) fn arm(&mut self) -> bool {
         self.answer_requests(self.stepped_at);
         self.node.worker.arm()
     }
 
-    /// The longest sleep after that step. Nothing may poll the device between this and the sleep: a
-    /// packet that arrives meanwhile would not end the sleep.
+    /// The longest sleep after that step. Nothing may poll the device between this call and the
+    /// sleep; otherwise, a packet that arrives in between would not end the sleep.
     pub(crate) fn sleep_max(&mut self, now: Time) -> Duration {
         self.sleep_end(now).1
     }
 
-    /// The source that ends a sleep, and the longest sleep. This polls the device: once for each
-    /// sleep.
+    /// The source that ends a sleep, and the longest sleep. The call polls the device, so there is
+    /// one call for each sleep.
     fn sleep_end(&mut self, now: Time) -> (Option<WakeSource<'_>>, Duration) {
         let until_timer = self.until_timer(now);
         let source = self.node.worker.wake_source();
@@ -50,7 +51,7 @@ impl Host {
         self.node.worker.woken();
     }
 
-    /// A sleep at the device's descriptor has ended.
+    /// Clears the notification of the device after a sleep at its descriptor.
     pub(crate) fn woken(&mut self) {
         self.node.worker.woken();
     }

@@ -1,7 +1,8 @@
-//! The traits of tokio and of futures-io, by the features of these names.
+//! The traits of tokio and of futures-io, with the features of these names.
 //!
-//! They do as tokio's own connections do: a flush returns at once, as written data is on its way,
-//! and a shutdown of what has ended is none. `flush_async` waits for the peer.
+//! They behave like those of tokio's own TCP streams: a flush returns at once, and a shutdown of a
+//! connection that is closed already succeeds. `flush_async` waits until the peer has acknowledged
+//! all data.
 
 use super::TcpStream;
 use std::io::{self, ErrorKind};

@@ -1,24 +1,24 @@
 //! The state that all workers of an interface share: the number of sockets, and the shutdown.
 //!
-//! An interface is served by all of its workers or by none: when one ends, for whatever reason, the
-//! others end, too. Once all handles of the interface are gone, each worker sends the remaining
-//! data of its own sockets, and goes on to handle packets of the others' flows until all have
-//! finished. Then control leaves the link.
+//! An interface is served by all of its workers or by none: when one worker ends for any reason,
+//! the others end too. Once all handles of the interface are dropped, each worker sends the
+//! remaining data of its own sockets, and continues to handle packets of other workers' flows until
+//! all workers have finished. Then the control plane leaves the link.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, OnceLock};
 
-/// The reason, if a worker has ended for none that it knows.
+/// The end reason if a worker ends without a known reason.
 pub(super) const WORKER_ENDED: &str = "the interface's worker has ended";
 
 pub(super) struct CommonState {
     sockets_max: usize,
     sockets: AtomicUsize,
-    /// The last handle of the interface was dropped.
+    /// Whether the last handle of the interface was dropped.
     is_shut_down: AtomicBool,
-    /// The reason for which no worker serves the interface any more.
+    /// Why no worker serves the interface any more.
     end: OnceLock<String>,
-    /// Workers whose sockets may still have something to send.
+    /// The number of workers with sockets that may still have data to send.
     unfinished: AtomicUsize,
 }
 
@@ -37,15 +37,15 @@ impl CommonState {
         }
     }
 
-    /// The reason for which no worker serves the interface any more, if that is so.
+    /// Why no worker serves the interface any more; `None` while they do.
     pub(super) fn end_reason(&self) -> Option<&String> {
         self.end.get()
     }
 
-    /// Ends the service. The caller answers pending requests after this.
+    /// Ends the service. Afterwards, the worker drops pending requests, which wakes their callers.
     pub(super) fn end(&self, why: String) {
         let _ = self.end.set(why);
-        // A request after this fence sees the end; one before it is in the queue of the worker.
+        // A request after this fence sees the end; an earlier one is in the queue of the worker.
         fence(Ordering::SeqCst);
     }
 
@@ -57,22 +57,22 @@ impl CommonState {
         self.is_shut_down.load(Ordering::Acquire)
     }
 
-    /// A worker has sent the remaining data of its sockets.
+    /// Notes that a worker has sent the remaining data of its sockets.
     pub(super) fn finish(&self) {
         self.unfinished.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// Whether all workers have.
+    /// Whether all workers have sent the remaining data of their sockets.
     pub(super) fn is_finished(&self) -> bool {
         self.unfinished.load(Ordering::Acquire) == 0
     }
 }
 
 impl SocketSlot {
-    /// `None` at the limit.
+    /// Takes a slot; `None` if `sockets_max` slots are taken.
     pub(super) fn take(common: &Arc<CommonState>) -> Option<Self> {
         let slot = Self { common: common.clone() };
-        // A slot above the limit is returned by its drop.
+        // A slot above the limit is dropped, which returns it.
         let before = common.sockets.fetch_add(1, Ordering::Relaxed);
         (before < common.sockets_max).then_some(slot)
     }

@@ -1,23 +1,30 @@
-//! A datagram in a ring of bytes: its length and addresses, then its payload.
+//! A datagram in a byte ring: a head with addresses and length, then the payload.
 //!
-//! It never leaves the process. The layout: 16 bytes of an address, its family, its port; the local
-//! address in the same form without a port; the length.
+//! A record never leaves the process, so numbers are in native byte order:
+//!
+//! | bytes | field |
+//! |---|---|
+//! | 0 to 15 | address of the peer, IPv4 mapped to IPv6 |
+//! | 16, 17 | whether the address of the peer, and the destination, are IPv6 |
+//! | 18, 19 | port of the peer |
+//! | 20 to 35 | destination |
+//! | 36 to 39 | length of the payload |
 
 use crate::stack::UdpReceived;
 use pollux_mem::byte_ring::{Reader, Writer};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 pub(super) const HEAD_BYTES: usize = 40;
-/// The longest payload, and more.
+/// An upper bound of the payload, in bytes.
 pub(super) const PAYLOAD_MAX: usize = 1 << 16;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Head {
     /// Bytes of the payload.
     pub(super) len: usize,
-    /// The other end.
+    /// The sender of a received datagram, or the destination of one to send.
     pub(super) peer: SocketAddr,
-    /// Our address, or the group, that it was sent to.
+    /// The destination address.
     pub(super) to: IpAddr,
 }
 
@@ -50,7 +57,7 @@ impl Head {
         ring.write_whole(&[&self.to_bytes(), payload])
     }
 
-    /// The head of the datagram that is next.
+    /// The head of the next datagram.
     pub(super) fn peek(ring: &mut Reader) -> Option<Self> {
         let mut bytes = [0; HEAD_BYTES];
         ring.peek(0, &mut bytes).then(|| Self::from_bytes(&bytes))
@@ -72,7 +79,7 @@ impl Head {
         Some(head)
     }
 
-    /// What a receiver with a buffer of so many bytes hears.
+    /// The result of a receive call with a buffer of this length.
     pub(super) fn received(self, buffer_len: usize) -> UdpReceived {
         let (len, payload_len) = (self.len.min(buffer_len), self.len);
         UdpReceived { len, payload_len, from: self.peer, to: self.to }

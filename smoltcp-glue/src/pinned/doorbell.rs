@@ -1,10 +1,10 @@
 //! Notification of a worker: a ring with the numbers of sockets that were touched, a ring of
 //! requests, and a waker.
 //!
-//! A socket is in the ring at most once: a notification sets its dirty flag, and pushes the socket
-//! only if the flag was clear. The worker pops the number, clears the flag and then serves the
-//! socket, so a later change notifies anew. The ring has a slot for every possible socket, so it is
-//! never full.
+//! A socket is in the ring at most once: a notification sets the socket's dirty flag, and pushes
+//! the socket only if the flag was clear. The worker pops the socket, clears the flag and then
+//! serves the socket, so a later change notifies again. The ring has a slot for every possible
+//! socket, so it is never full.
 
 use super::Command;
 use super::common_state::CommonState;
@@ -31,9 +31,9 @@ pub(super) struct Doorbell {
 pub(super) struct Inbox {
     touched: mpsc::Receiver<SocketId>,
     commands: mpsc::Receiver<Command>,
-    /// Requests that wait for the notifications from before them.
+    /// Requests that wait until the notifications before them are taken.
     requests: VecDeque<Command>,
-    /// The end of these notifications.
+    /// The end of those notifications in the ring.
     notified_before: mpsc::RingPlace,
     pub(super) woken: Woken,
 }
@@ -41,14 +41,15 @@ pub(super) struct Inbox {
 /// The flags by which the application and the worker notify each other of a socket.
 pub(super) struct SocketFlags {
     socket: SocketId,
-    /// The socket is in the ring of touched sockets.
+    /// Whether the socket is in the ring of touched sockets.
     is_dirty: AtomicBool,
-    /// The worker waits for space in the socket's ring to the application.
+    /// Whether the worker waits for space in the socket's ring to the application.
     is_stalled: AtomicBool,
 }
 
 impl Doorbell {
-    /// `None` if there cannot be a ring for so many sockets.
+    /// `None` if `sockets_max` is too large for a ring, or the system has no descriptor for the
+    /// waker.
     pub(super) fn new(common: &Arc<CommonState>, sockets_max: usize) -> Option<(Self, Inbox)> {
         let (touch, touched) = mpsc::ring(sockets_max.max(2).checked_next_power_of_two()?)?;
         let (command, commands) = mpsc::ring(COMMANDS_MAX)?;
@@ -60,8 +61,8 @@ impl Doorbell {
 
     /// Notifies the worker of a socket.
     pub(super) fn notify(&self, flags: &SocketFlags) {
-        // Pairs with the swap in `SocketFlags::clear_dirty`: a change behind a flag that was set is
-        // seen after it.
+        // Pairs with the swap in `SocketFlags::clear_dirty`: if the flag was set already, the
+        // worker sees the change after that swap.
         if !flags.is_dirty.swap(true, Ordering::AcqRel) {
             let pushed = self.touched.push(flags.socket);
             debug_assert!(pushed.is_ok(), "there is a slot for every socket");
@@ -76,7 +77,8 @@ impl Doorbell {
         }
     }
 
-    /// As [`Doorbell::relieve`], once half of the ring is free, so that not every read notifies.
+    /// Like [`Doorbell::relieve`], but only once half of the ring is free, so that not every read
+    /// notifies.
     pub(super) fn relieve_at_half(&self, flags: &SocketFlags, ring: &mut byte_ring::Reader) {
         if flags.is_stalled()
             && ring.len(usize::MAX) <= ring.capacity() / 2
@@ -120,16 +122,18 @@ impl Inbox {
         self.touched.pop()
     }
 
-    /// The next request; `None` until all notifications from before it were taken. So an
-    /// application that drops a socket and then asks for another at its address finds that free.
+    /// The next request; `None` until all notifications before it were taken. So if an application
+    /// drops a socket and then opens another one at the same address, the address is free.
     pub(super) fn next_request(&mut self) -> Option<Command> {
         if self.requests.is_empty() {
             self.requests.extend(self.commands.drain(REQUESTS_MAX));
-            // Applications write the cache line of the end: it is read for requests alone.
+            // Applications write the cache line with the end of the ring, so it is read only if
+            // there are requests.
             if self.requests.is_empty() {
                 return None;
             }
-            // Read after the requests: what their threads have notified before is before this.
+            // Read after the requests: the notifications that their threads sent before them are
+            // before this end.
             self.notified_before = self.touched.end();
         }
         let is_due = self.touched.has_passed(self.notified_before);
@@ -152,21 +156,21 @@ impl SocketFlags {
         Self { socket, is_dirty: AtomicBool::new(false), is_stalled: AtomicBool::new(false) }
     }
 
-    /// The worker serves the socket after this.
+    /// For the worker, before it serves the socket.
     pub(super) fn clear_dirty(&self) {
         self.is_dirty.swap(false, Ordering::AcqRel);
     }
 
-    /// For the worker: has the reader of a full ring notify it. Returns whether to wait for that,
-    /// since there is still no space.
+    /// For the worker: asks the reader of a full ring for a notification. Returns whether to wait
+    /// for it, because there is still no space.
     pub(super) fn stall(&self, has_space: impl FnOnce() -> bool) -> bool {
         self.is_stalled.store(true, Ordering::Relaxed);
-        // Pairs with the fence in `is_stalled`: one of the two sees the other.
+        // Pairs with the fence in `is_stalled`: the reader sees the flag, or this sees the space.
         fence(Ordering::SeqCst);
         !has_space()
     }
 
-    /// For the application, after it has made space.
+    /// Whether the worker waits for space. For the application, after it has made space.
     fn is_stalled(&self) -> bool {
         fence(Ordering::SeqCst);
         self.is_stalled.load(Ordering::Relaxed)
@@ -184,7 +188,7 @@ mod tests {
         let (doorbell, mut inbox) = Doorbell::new(&common, 8).expect("a ring");
         let flags = |number| SocketFlags::new(SocketId::Udp(Key::of_index(number)));
         let sockets = [0, 1, 2].map(flags);
-        // The worker has found no notification, and looks for requests.
+        // The worker has found no notification, and polls requests next.
         assert!(inbox.next_touched().is_none());
         doorbell.notify(&sockets[0]);
         doorbell.notify(&sockets[1]);
@@ -193,7 +197,7 @@ mod tests {
         assert!(inbox.has_requests());
         assert!(inbox.next_touched().is_some());
         assert!(inbox.next_request().is_none());
-        // One from after the request does not delay it.
+        // A notification after the request does not delay it.
         doorbell.notify(&sockets[2]);
         assert!(inbox.next_touched().is_some());
         assert!(inbox.next_request().is_some());

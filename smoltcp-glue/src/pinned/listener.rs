@@ -21,7 +21,7 @@ pub struct TcpListener {
     ends: Arc<ListenerEnds>,
 }
 
-/// Shared by all clones. The last one closes it.
+/// Shared by all clones. Dropping the last clone closes the listener.
 struct ListenerEnds {
     listeners: Vec<WorkerListener>,
     arrived: Mutex<Arrived>,
@@ -76,7 +76,8 @@ impl TcpListener {
         Self { ends: Arc::new(ends) }
     }
 
-    /// Another handle of the same socket, which closes with the last one. They share all settings.
+    /// Another handle of the same socket. The handles share all settings; dropping the last one
+    /// closes the socket.
     pub fn try_clone(&self) -> io::Result<Self> {
         Ok(Self { ends: Arc::clone(&self.ends) })
     }
@@ -98,7 +99,7 @@ impl TcpListener {
         self.ends.timeout.set_timeout(timeout)
     }
 
-    /// Always none: a listener reports errors by [`TcpListener::accept`].
+    /// Always `None`: [`TcpListener::accept`] returns the errors of a listener.
     pub const fn take_error(&self) -> io::Result<Option<io::Error>> {
         Ok(None)
     }
@@ -109,12 +110,13 @@ impl TcpListener {
             || self.check().is_err()
     }
 
-    /// Accepts the oldest connection of the next worker that has one; returns its peer too.
+    /// Accepts the oldest connection of the next worker that has one; also returns the address of
+    /// its peer.
     pub fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
         self.ends.accepters.wait(self.ends.timeout.get(), || self.try_accept())
     }
 
-    /// As [`TcpListener::accept`], for a task.
+    /// Like [`TcpListener::accept`], but for a task.
     pub fn poll_accept(
         &self,
         context: &mut Context<'_>,
@@ -122,7 +124,7 @@ impl TcpListener {
         self.ends.accepters.poll(context, || self.try_accept())
     }
 
-    /// As [`TcpListener::accept`], for a task.
+    /// Like [`TcpListener::accept`], but for a task.
     pub async fn accept_async(&self) -> io::Result<(TcpStream, SocketAddr)> {
         self.ends.accepters.wait_async(|| self.try_accept()).await
     }
@@ -150,7 +152,7 @@ impl TcpListener {
 }
 
 impl Arrived {
-    /// Takes a connection; returns its worker too.
+    /// Takes a connection; also returns the index of its worker.
     fn pop(&mut self) -> Option<(usize, TcpStream)> {
         let count = self.queues.len();
         for worker in (self.turn..count).chain(0..self.turn) {

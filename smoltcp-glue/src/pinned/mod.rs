@@ -8,29 +8,29 @@
 //!                                               other workers
 //! ```
 //!
-//! The calls are those of the inline sockets ([`crate::Interface`]). In addition there are
-//! `poll_...` and `..._async` functions for tasks of any executor, so one thread can wait for many
-//! sockets. A blocking call polls for a moment, then its thread sleeps.
+//! The sockets have the calls of inline sockets ([`crate::Interface`]). In addition, `poll_...` and
+//! `..._async` functions serve tasks of any executor, so one thread can wait for many sockets. A
+//! blocking call polls for a moment, then its thread sleeps.
 //!
-//! On the data path application and worker share no lock and make no system call, except to wake a
-//! sleeping thread. A socket's memory is allocated when it is opened.
+//! On the data path, application and worker share no lock and make no system call, except to wake a
+//! sleeping thread. The memory of a socket is allocated when the socket is opened.
 //!
 //! | | inline | pinned |
 //! |---|---|---|
-//! | served by | the thread that made the interface, in its calls | threads of its own |
-//! | sockets | stay in that thread | go to any thread, and are shared |
+//! | served by | the thread that made the interface, in its calls | its own threads |
+//! | sockets | stay in that thread | can be moved to any thread, and shared |
 //! | while the application computes | peers are served slower | nothing changes |
 //! | tasks | no | yes |
 //! | costs | nothing more | a ring each way, a core, two hops between cores for an answer |
 //!
 //! The workers stop when the interface and all its sockets are dropped. Dropping the last of them
 //! waits until sent data is flushed, as with an inline interface. If a worker fails because its
-//! device is gone, all workers stop and every call returns an error. A fabric or a cable that is
-//! gone is a link that is down: calls wait until it is back, or their timeout.
+//! device is gone, all workers stop and every call returns an error. If the fabric or the cable is
+//! gone, the link is down: calls wait until it is back or their timeout expires.
 //!
-//! One worker is the default. With several ([`Config::workers`]) each has its own shard of the
-//! sockets and its own connections to each peer, so one interface can use several cores. The API is
-//! the same.
+//! By default, there is one worker. With several ([`Config::workers`]), each worker has its own
+//! shard of the sockets and its own connections to each peer, so one interface can use several
+//! cores. The API is the same.
 //!
 //! | | served by |
 //! |---|---|
@@ -73,13 +73,15 @@
 //! }
 //! ```
 //!
-//! With the feature `tokio`, [`TcpStream`] has tokio's `AsyncRead` and `AsyncWrite`, so that hyper
-//! and its like run over it; `futures-io` adds those of that crate.
+//! With the feature `tokio`, [`TcpStream`] implements tokio's `AsyncRead` and `AsyncWrite`, so that
+//! hyper and similar libraries run over it. The feature `futures-io` adds the traits of that crate.
 //!
-//! 1. [`tcp`], [`listener`], [`udp`]: the application's ends; `async_traits`: those for tasks;
-//!    `tcp_line`: the shared state of a connection; `datagram`: the records of UDP rings;
+//! 1. [`tcp`], [`listener`], [`udp`]: the sockets of the application; `async_traits`: the traits of
+//!    tokio and futures-io; `tcp_line`: the state of a connection that application and worker
+//!    share; `datagram`: the records of UDP rings;
 //! 2. `doorbell`, `waiters`, `request`: notifications between application and worker;
-//! 3. `worker`, `serving`: the worker and its ends; `opening`, `common_state`: start and shutdown.
+//! 3. `worker`, `serving`: the worker and its side of each socket; `opening`, `common_state`: start
+//!    and shutdown.
 
 #[cfg(any(feature = "tokio", feature = "futures-io"))]
 mod async_traits;
@@ -183,19 +185,19 @@ pub struct Interface {
 /// The statistics of a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkerRow {
-    /// UDP sockets and TCP connections.
+    /// UDP sockets and TCP connections, including those in accept queues.
     pub sockets: usize,
-    /// Open listeners, accept queues included.
+    /// Listeners.
     pub listeners: usize,
     /// Packets handed off between workers.
     pub handed: HandOffCounts,
 }
 
-/// The state that the interface and all its sockets share. The workers end with it.
+/// The state that the interface and all its sockets share. Dropping it ends the workers.
 pub(crate) struct Alive {
     doorbells: Arc<[Arc<Doorbell>]>,
     steering: FlowSteering,
-    /// The worker that gets the next socket without a fixed worker.
+    /// Counts the sockets without a fixed worker, which the workers get in turn.
     turn: AtomicUsize,
     threads: Mutex<Vec<JoinHandle<()>>>,
     control: ControlThread,
@@ -207,29 +209,31 @@ type Command = Box<dyn FnOnce(&mut Worker<'_>, Time) + Send>;
 struct Worker<'a> {
     inner: &'a mut Host,
     clock: Clock,
-    /// Those of all workers, in order, and its own.
+    /// The doorbells of all workers, in order.
     doorbells: Arc<[Arc<Doorbell>]>,
+    /// The doorbell of this worker.
     doorbell: Arc<Doorbell>,
     inbox: Inbox,
-    /// The references of new sockets.
+    /// Each new socket gets a strong reference.
     alive: Weak<Alive>,
     control: ControlHandle,
     config: Config,
-    /// How long a peer may take to acknowledge data after its connection was dropped.
+    /// How long a peer may take to acknowledge data after the application dropped the connection.
     user_timeout: Duration,
     udp: SlabMap<UdpEnd>,
     tcp: SlabMap<TcpEnd>,
     listeners: SlabMap<ListenerEnd>,
     /// UDP sockets with more to send.
     again: VecDeque<SocketId>,
-    /// Dropped connections with unsent data; some have sent it since.
+    /// Connections that the application dropped while its ring had unsent data. Some of them may
+    /// have ended since.
     draining: Vec<TcpId>,
-    /// Listeners whose connections wait because there are too many sockets.
+    /// Listeners with connections that wait because there are too many sockets.
     starved: Vec<ListenerId>,
     scratch: Vec<u8>,
     rings: SpareRings,
     look_at: Time,
-    /// Ends its loop.
+    /// Stops the loop of the worker.
     engine: Handle<()>,
 }
 
@@ -311,33 +315,34 @@ impl Interface {
         self.ask_workers(|worker| worker.row())
     }
 
-    /// What the interface has counted: traffic, sockets, retransmissions and drops.
+    /// The counters of the interface: traffic, sockets, retransmissions and drops.
     pub fn statistics(&self) -> io::Result<InterfaceStatistics> {
         let counts = self.ask_workers(|worker| worker.inner.counts())?;
         Ok(InterfaceStatistics::new(&counts, self.alive.control.handle().link_counts()?))
     }
 
-    /// Addresses that sockets can have.
+    /// The addresses that sockets can bind: those that all workers know.
     pub fn addresses(&self) -> io::Result<Vec<IpAddr>> {
         let known = self.known_addresses()?;
         let is_known = |ip: &IpAddr| known.iter().all(|one| one.contains(ip));
         Ok(known[0].iter().copied().filter(is_known).collect())
     }
 
-    /// The reachable neighbors, with link address, connection and MTU.
+    /// The neighbors with a route, with link address, connection and MTU.
     pub fn neighbors(&self) -> io::Result<Vec<NeighborRoute>> {
         self.alive.control.handle().neighbors()
     }
 
-    /// A UDP socket at an address of the interface, or at `0.0.0.0` or `::` for all; port 0 is any.
-    /// A socket bound to a multicast group gets nothing else, once it joins it.
+    /// Binds a UDP socket to an address of the interface, to all addresses of a family (`0.0.0.0`
+    /// or `::`), or to a multicast group. Port 0 picks a free port. A socket bound to a group
+    /// receives only datagrams to this group, once it has joined it.
     pub fn udp_bind(&self, local: impl ToSocketAddrs) -> io::Result<UdpSocket> {
         self.udp_bind_as(resolve(local)?, false)
     }
 
-    /// As [`Interface::udp_bind`], to an address and port that others share which were bound by
-    /// this call, too (`SO_REUSEADDR`). All that join a group get its datagrams; any other
-    /// datagram goes to the last socket.
+    /// Like [`Interface::udp_bind`], but several sockets can bind the same address and port if all
+    /// of them use this call (`SO_REUSEADDR`). A multicast datagram goes to every socket that
+    /// joined its group; a unicast datagram goes to the socket that was bound last.
     pub fn udp_bind_shared(&self, local: impl ToSocketAddrs) -> io::Result<UdpSocket> {
         self.udp_bind_as(resolve(local)?, true)
     }
@@ -360,8 +365,8 @@ impl Interface {
             local = ask(&self.alive.doorbells[0], pick)?;
         }
         let accepters = Arc::new(Waiters::default());
-        // All callers ask the same worker first, so of two for one address one gets it at all
-        // workers. An error drops the listeners that were made before it.
+        // All callers ask the workers in the same order. So if two callers want the same address,
+        // one of them gets it at all workers. An error drops the listeners that were made before.
         let listeners = self.alive.doorbells.iter().map(|doorbell| {
             let accepters = accepters.clone();
             ask(doorbell, move |worker, _| worker.tcp_listen(local, backlog, accepters))
@@ -375,7 +380,7 @@ impl Interface {
         self.tcp_begin(to)?.wait_until_open(CallTimeout::Never)
     }
 
-    /// As [`Interface::tcp_connect`], with a timeout.
+    /// Like [`Interface::tcp_connect`], but with a timeout.
     pub fn tcp_connect_timeout(
         &self,
         to: impl ToSocketAddrs,
@@ -384,8 +389,8 @@ impl Interface {
         self.tcp_begin(to)?.wait_until_open(CallTimeout::After(timeout))
     }
 
-    /// As [`Interface::tcp_connect`], for a task. It takes an address, since the resolution of a
-    /// name would block.
+    /// Like [`Interface::tcp_connect`], but for a task. It takes an address, because the resolution
+    /// of a name would block.
     pub async fn tcp_connect_async(&self, to: impl Into<SocketAddr>) -> io::Result<TcpStream> {
         let to = to.into();
         let doorbell = self.alive.next_worker();
@@ -395,20 +400,20 @@ impl Interface {
         Ok(stream)
     }
 
-    /// Starts to open a TCP connection without waiting. It accepts writes once it is established.
+    /// Starts to open a TCP connection, and returns at once. Writes wait until it is established.
     pub fn tcp_begin(&self, to: impl ToSocketAddrs) -> io::Result<TcpStream> {
         let to = resolve(to)?;
         ask(self.alive.next_worker(), move |worker, now| worker.tcp_begin(now, to))
     }
 
-    /// Sends an ICMP echo request of so many bytes, and returns the round-trip time. The first ping
-    /// may be slow: it resolves the neighbor, and may connect to it.
+    /// Sends an ICMP echo request with this many bytes of data, and returns the round-trip time.
+    /// The first ping may be slow: it resolves the neighbor, and may connect to it.
     pub fn ping(&self, to: IpAddr, bytes: usize, timeout: Duration) -> io::Result<Duration> {
         self.alive.control.handle().ping(to, bytes, timeout).wait()?
     }
 }
 
-/// Locks one end of a socket, whose state is usable after a panic elsewhere.
+/// Locks a mutex. Its state is usable even after a panic of another thread.
 fn lock<T>(end: &Mutex<T>) -> MutexGuard<'_, T> {
     end.lock().unwrap_or_else(PoisonError::into_inner)
 }

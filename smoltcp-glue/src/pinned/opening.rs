@@ -1,6 +1,5 @@
-//! Start of the threads of an interface. The caller opens the device and starts all of them, the
-//! control thread and the workers: a thread that a worker started would stay on the core of that
-//! worker.
+//! Starts the threads of an interface. The calling thread starts all of them, the control thread
+//! and the workers: a thread that a pinned worker starts would run on the core of that worker.
 
 use super::common_state::CommonState;
 use super::doorbell::{Doorbell, Inbox};
@@ -46,9 +45,9 @@ struct Start {
     clock: Clock,
     config: Config,
     counts: CountsWriter,
-    /// How long a peer may be silent that has something to acknowledge.
+    /// How long a peer may leave data unacknowledged.
     user_timeout: Duration,
-    /// The channel of its result: success, or why not.
+    /// Receives whether the worker has started, or why not.
     started: Sender<Result<(), UpError>>,
 }
 
@@ -99,7 +98,7 @@ pub(super) fn open(plan: Plan) -> Result<Arc<Alive>, UpError> {
     Ok(alive)
 }
 
-/// The doorbells of workers, for commands of control.
+/// Wakes workers that got commands of the control thread.
 struct Wakers(Doorbells);
 
 impl StepHooks for Wakers {

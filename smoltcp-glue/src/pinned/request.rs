@@ -1,4 +1,4 @@
-//! Requests to a worker with a later reply: all calls but those that move data.
+//! Requests to a worker, which replies later: for all calls except those that move data.
 
 use super::common_state::{CommonState, WORKER_ENDED};
 use super::doorbell::Doorbell;
@@ -17,10 +17,11 @@ pub(super) struct WorkerRequest<R> {
     doorbell: Arc<Doorbell>,
 }
 
-/// The worker's end of a reply. Its drop wakes the requester, with or without an answer.
+/// The worker's half of a reply. Dropping it wakes the caller, with or without an answer.
 ///
-/// Without one, the worker has ended, or is about to: a panic in the request drops this before the
-/// worker. The requester has to find that when it is woken, since nobody wakes it again.
+/// Without an answer, the worker has ended or is about to end: a panic in the request drops this
+/// before the worker. So the drop sets the end reason before it wakes the caller, which is not
+/// woken again.
 struct Reply<R> {
     slot: Arc<ReplySlot<R>>,
     common: Arc<CommonState>,
@@ -49,7 +50,7 @@ impl<R: Send + 'static> WorkerRequest<R> {
     }
 
     fn look(&self) -> io::Result<Option<R>> {
-        // Read first: an answer from before the end is in the slot then.
+        // The end is read first: then an answer that was given before the end is in the slot.
         let is_served = self.doorbell.check();
         match lock(&self.slot.answer).take() {
             Some(answer) => answer.map(Some),

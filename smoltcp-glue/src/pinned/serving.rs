@@ -1,7 +1,8 @@
-//! The worker's ends of sockets: transfers between the rings of a socket and the stack.
+//! The worker's side of each socket: transfers between the rings of the socket and the stack.
 //!
-//! A full ring stops its own socket only: received data wait in the stack, which closes the window
-//! or counts drops, and data to send wait in the ring. The end that makes space notifies the other.
+//! A full ring stops only its own socket. Received data waits in the stack, which closes the window
+//! or counts drops; data to send waits in the ring. The side that makes space notifies the other
+//! side.
 
 use super::common_state::SocketSlot;
 use super::datagram::{HEAD_BYTES, Head};
@@ -19,9 +20,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// Datagrams that a socket sends before others have their turn.
+/// Maximum number of datagrams that a socket sends before other sockets are served.
 const DATAGRAMS_MAX: usize = 64;
-/// The bytes of all rings of ended connections that are kept.
+/// Maximum bytes of the rings that are kept of ended connections.
 const SPARE_RING_BYTES_MAX: usize = 8 << 20;
 
 fn queued(outgoing: &mut byte_ring::Reader, incoming: &mut byte_ring::Writer) -> (usize, usize) {
@@ -36,7 +37,7 @@ pub(super) enum EndState {
     Waiting,
     /// It has more to send, and waits for space.
     HasMore,
-    /// The application has dropped it; it ends when all data were sent.
+    /// The application has dropped it; it ends when all data is sent.
     Draining,
     /// It has ended.
     Ended,
@@ -46,20 +47,20 @@ pub(super) struct TcpEnd {
     id: TcpId,
     _slot: SocketSlot,
     pub(super) line: Arc<TcpLine>,
-    /// As of the last notification.
+    /// The state that the last notification requested.
     requested_state: RequestedState,
     outgoing: byte_ring::Reader,
     incoming: byte_ring::Writer,
-    /// All bytes that the stack has taken.
+    /// The number of bytes that the stack has taken.
     taken: u64,
     is_shut: bool,
-    /// The time of the drop by the application, or of the last progress since; and the unsent bytes
-    /// then.
+    /// Set once the application has dropped the connection: the time of the last progress of the
+    /// ring to the stack, and the unsent bytes at that time.
     draining: Option<(Time, usize)>,
 }
 
-/// Rings of connections that have ended, for the next ones: their memory is there, where that of
-/// new ones is zeroed page by page.
+/// Rings of ended connections, for new ones. Their pages are mapped already; those of a new ring
+/// are zeroed one by one.
 pub(super) struct SpareRings {
     all: Vec<(byte_ring::Writer, byte_ring::Reader)>,
     ring_bytes: usize,
@@ -70,7 +71,7 @@ impl SpareRings {
         Self { all: Vec::new(), ring_bytes }
     }
 
-    /// `None` if rings cannot be that long.
+    /// `None` if a ring cannot have this length.
     fn take(&mut self) -> Option<(byte_ring::Writer, byte_ring::Reader)> {
         self.all.pop().or_else(|| byte_ring::ring(self.ring_bytes))
     }
@@ -83,7 +84,8 @@ impl SpareRings {
 }
 
 impl TcpEnd {
-    /// An end, and the rings' other ends; none if the rings cannot be that long.
+    /// The worker's end, and the application's ends of the rings; `None` if a ring cannot have this
+    /// length.
     pub(super) fn new(
         (id, slot): (TcpId, SocketSlot),
         state: ConnectionState,
@@ -111,8 +113,8 @@ impl TcpEnd {
         queued(&mut self.outgoing, &mut self.incoming)
     }
 
-    /// The requested state is read only here, so the ring of notifications never names a socket
-    /// that was removed.
+    /// Reads the requested state. It is read only after a notification was taken from the ring, so
+    /// a socket that is removed because of it has no notification left in the ring.
     pub(super) fn handle_notification(&mut self) {
         self.line.flags.clear_dirty();
         self.requested_state = self.line.requested_state();
@@ -132,11 +134,11 @@ impl TcpEnd {
         match self.requested_state {
             RequestedState::Open => EndState::Waiting,
             RequestedState::ShutDown => {
-                // A connection that is not open yet would never open.
+                // A shutdown of a connection that is not open yet would cancel the attempt.
                 let is_open = self.line.state() != ConnectionState::Opening;
                 if is_open && !self.is_shut && self.outgoing.is_empty() {
                     self.is_shut = true;
-                    // A connection that has ended cannot be shut down.
+                    // It fails if the connection has ended, which needs no shutdown.
                     let _ = inner.stack.tcp_shut_down(now, self.id);
                 }
                 EndState::Waiting
@@ -148,8 +150,9 @@ impl TcpEnd {
 
     /// Sends the rest of a connection that the application has dropped.
     fn drain(&mut self, now: Time, inner: &mut Host) -> EndState {
-        // Received data that were not read are lost, and a reset reports that to the peer (RFC 9293
-        // 3.6.1). Data that arrive later are discarded: they might not have been read either.
+        // Received data that was not read is lost, and a reset reports that to the peer (RFC 9293
+        // 3.6.1). Data that arrives later is discarded: the application might not have read it
+        // either.
         if self.draining.is_none() && !self.incoming.is_drained() {
             return self.abort(now, inner);
         }
@@ -175,7 +178,7 @@ impl TcpEnd {
         self.draining.is_some_and(|(since, _)| now > since + user_timeout)
     }
 
-    /// Reports whether the connection is open or has ended.
+    /// Publishes whether the connection is open or has ended.
     fn look(&self, inner: &Host) {
         let known = self.line.state();
         let state = match inner.stack.tcp_is_open(self.id) {
@@ -232,14 +235,14 @@ impl TcpEnd {
         false
     }
 
-    /// Drops received data, which will not be read.
+    /// Discards received data after the application has dropped the connection.
     fn discard(&self, inner: &mut Host) -> bool {
         let mut discarded = [0; 4096];
         while let Ok(Some(1..)) = inner.stack.tcp_recv(self.id, &mut discarded) {}
         false
     }
 
-    /// Reports the acknowledged bytes; returns whether there are more than before.
+    /// Publishes the number of acknowledged bytes; returns whether it has changed.
     fn acknowledge(&self, inner: &Host) -> bool {
         let open = inner.stack.tcp_unacknowledged(self.id) as u64;
         let acknowledged = self.taken.saturating_sub(open);
@@ -255,12 +258,13 @@ pub(super) struct UdpEnd {
     is_dropped: bool,
     outgoing: byte_ring::Reader,
     incoming: byte_ring::Writer,
-    /// Whether it is among those that are served again.
+    /// Whether it is in the queue of sockets with more to send.
     pub(super) is_again: bool,
 }
 
 impl UdpEnd {
-    /// An end, and the rings' other ends; none if the rings cannot be that long.
+    /// The worker's end, and the application's ends of the rings; `None` if a ring cannot have this
+    /// length.
     pub(super) fn new(
         (id, slot): (UdpId, SocketSlot),
         ring_bytes: usize,
@@ -273,7 +277,7 @@ impl UdpEnd {
         Some((end, (reader, writer)))
     }
 
-    /// As [`TcpEnd::queued`], with the heads of datagrams.
+    /// Like [`TcpEnd::queued`], including the heads of datagrams.
     pub(super) fn queued(&mut self) -> (usize, usize) {
         queued(&mut self.outgoing, &mut self.incoming)
     }

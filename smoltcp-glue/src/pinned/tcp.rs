@@ -1,7 +1,7 @@
-//! Connections of TCP that any thread can hold.
+//! TCP connections that any thread can hold.
 //!
-//! Each has a ring of bytes each way. Bytes in the ring to the worker count as written, like those
-//! in a send buffer: they are sent although the connection is dropped.
+//! A connection has a byte ring in each direction. Bytes in the ring to the worker count as
+//! written, like those in a send buffer: they are sent even after the connection is dropped.
 
 use super::request::ask;
 use super::tcp_line::{ConnectionState, RequestedState, StreamEnd, TcpLine};
@@ -19,36 +19,36 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// A connection. Dropping it closes it. Written data is still sent, and for a limited time when the
-/// interface is dropped.
+/// A connection. Dropping it closes it. Written data is still sent, for a limited time if the
+/// interface is dropped too.
 ///
-/// Threads may share it. Each direction has a lock, so two concurrent readers get each their bytes;
-/// the worker takes neither.
+/// Threads may share it. Each direction has a lock, so concurrent readers get different bytes. The
+/// worker takes neither lock.
 #[cfg_attr(
     not(any(feature = "tokio", feature = "futures-io")),
     expect(dead_code, reason = "tasks poll traits of these crates only")
 )]
 pub struct TcpStream {
     ends: Arc<StreamEnds>,
-    /// The tasks that poll the traits of `async_traits`.
+    /// The tasks that poll by the traits of `async_traits`.
     read_task: TaskSlot,
     write_task: TaskSlot,
 }
 
-/// Shared by all clones. The last one closes it.
+/// Shared by all clones. Dropping the last clone closes the connection.
 struct StreamEnds {
     reader: Mutex<byte_ring::Reader>,
     writer: Mutex<Outgoing>,
     addresses: (SocketAddr, SocketAddr),
     read_timeout: SocketTimeout,
     write_timeout: SocketTimeout,
-    /// The reason of its end was returned by `take_error`.
+    /// Whether `take_error` has returned the error that ended the connection.
     is_error_taken: AtomicBool,
-    // Dropped last: the worker reuses rings without another end.
+    // Dropped last: the worker reuses the rings if their other ends are dropped.
     socket: OpenSocket,
 }
 
-/// The socket of the worker. Dropping this closes it.
+/// The socket at the worker. Dropping this closes it.
 struct OpenSocket {
     hold: Hold,
     line: Arc<TcpLine>,
@@ -57,12 +57,13 @@ struct OpenSocket {
 
 struct Outgoing {
     ring: byte_ring::Writer,
-    /// All bytes that were written.
+    /// The number of bytes written so far.
     written: u64,
 }
 
 impl TcpStream {
-    /// It does not linger until the application gets it.
+    /// A new stream does not linger: if it is dropped before the application gets it, the
+    /// connection is reset.
     pub(super) fn new(
         hold: Hold,
         line: Arc<TcpLine>,
@@ -85,7 +86,8 @@ impl TcpStream {
         Self { ends, read_task: TaskSlot::default(), write_task: TaskSlot::default() }
     }
 
-    /// Another handle of the same socket, which closes with the last one. They share all settings.
+    /// Another handle of the same socket. The handles share all settings; dropping the last one
+    /// closes the socket.
     pub fn try_clone(&self) -> io::Result<Self> {
         Ok(Self::of(Arc::clone(&self.ends)))
     }
@@ -115,13 +117,13 @@ impl TcpStream {
 
     timeout_calls!("`read`", "`write` and `flush`");
 
-    /// Copies received bytes, which stay to be read; waits as `read` does.
+    /// Copies received bytes without removing them from the receive queue; waits as `read` does.
     pub fn peek(&self, buffer: &mut [u8]) -> io::Result<usize> {
         self.ends.socket.line.readers.wait(self.ends.read_timeout.get(), || self.try_peek(buffer))
     }
 
-    /// Sets whether written data is sent at once, which is the default, or waits for
-    /// acknowledgments to fill a segment (the Nagle algorithm).
+    /// `true`, the default, sends written data at once. `false` delays a partial segment until
+    /// earlier data is acknowledged (the Nagle algorithm).
     pub fn set_nodelay(&self, is_on: bool) -> io::Result<()> {
         let id = self.ends.socket.line.id;
         ask(&self.ends.socket.hold.doorbell, move |worker, _| {
@@ -143,7 +145,7 @@ impl TcpStream {
         ask(&self.ends.socket.hold.doorbell, move |worker, now| Ok(worker.tcp_info(now, id)?))
     }
 
-    /// The error that has ended the connection, once.
+    /// Takes the error that ended the connection: later calls return `None`.
     pub fn take_error(&self) -> io::Result<Option<io::Error>> {
         match self.ends.socket.line.state() {
             ConnectionState::Ended(why) if why != TcpError::ShutDown => {
@@ -154,8 +156,8 @@ impl TcpStream {
         }
     }
 
-    /// Sets what dropping the connection does: `true`, the default, sends the written data, then
-    /// closes; `false` resets the connection.
+    /// Sets how dropping the connection closes it: `true`, the default, sends the written data
+    /// first; `false` resets the connection.
     pub fn set_linger(&self, lingers: bool) {
         self.ends.socket.lingers.store(lingers, Ordering::Relaxed);
     }
@@ -179,9 +181,9 @@ impl TcpStream {
         })
     }
 
-    /// Shuts down a half, or both. Of the sending half, the peer reads the written data, then the
-    /// end; of the receiving half, `read` returns what has arrived, then the end, also in a thread
-    /// that waits in it.
+    /// Shuts down one half, or both. After a shutdown of the sending half, the peer reads the
+    /// written data, then end of file. After a shutdown of the receiving half, `read` returns the
+    /// data that has arrived, then end of file, also in threads that already wait in `read`.
     pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
         if how != Shutdown::Write {
             self.ends.socket.line.is_read_shut.store(true, Ordering::Release);
@@ -194,7 +196,7 @@ impl TcpStream {
         if let ConnectionState::Ended(why) = self.ends.socket.line.state() {
             return Err(why.into());
         }
-        // Under the lock, so that no write follows the end.
+        // Set under the lock, so that no write follows the shutdown.
         let writer = lock(&self.ends.writer);
         self.ends.socket.line.set_requested_state(RequestedState::ShutDown);
         drop(writer);
@@ -203,14 +205,14 @@ impl TcpStream {
     }
 }
 
-/// Calls for tasks; `read` and `write` wait by the same calls.
+/// Calls for tasks.
 impl TcpStream {
     /// Waits until the connection is open, or has failed.
     pub fn poll_open(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.ends.socket.line.writers.poll(context, || self.try_open())
     }
 
-    /// Reads available data; returns the number of bytes, and 0 at the end of the stream.
+    /// Reads available data; returns the number of bytes, 0 at end of file.
     pub fn poll_read(
         &self,
         context: &mut Context<'_>,
@@ -229,17 +231,17 @@ impl TcpStream {
         self.ends.socket.line.writers.poll(context, || self.try_flush())
     }
 
-    /// As `read`, for a task.
+    /// Like `read`, but for a task.
     pub async fn read_async(&self, buffer: &mut [u8]) -> io::Result<usize> {
         self.ends.socket.line.readers.wait_async(|| self.try_read(buffer)).await
     }
 
-    /// As `write`, for a task.
+    /// Like `write`, but for a task.
     pub async fn write_async(&self, bytes: &[u8]) -> io::Result<usize> {
         self.ends.socket.line.writers.wait_async(|| self.try_write(bytes)).await
     }
 
-    /// As `write_all`, for a task.
+    /// Like `write_all`, but for a task.
     pub async fn write_all_async(&self, mut bytes: &[u8]) -> io::Result<()> {
         while !bytes.is_empty() {
             bytes = &bytes[self.write_async(bytes).await?..];
@@ -247,13 +249,13 @@ impl TcpStream {
         Ok(())
     }
 
-    /// As `flush`, for a task.
+    /// Like `flush`, but for a task.
     pub async fn flush_async(&self) -> io::Result<()> {
         self.ends.socket.line.writers.wait_async(|| self.try_flush()).await
     }
 }
 
-/// Calls of the one task that owns the connection: it is woken by its last waker.
+/// Calls of the traits, for the one task that owns the stream: only its last waker is woken.
 #[cfg(any(feature = "tokio", feature = "futures-io"))]
 impl TcpStream {
     pub(super) fn poll_read_owned(
@@ -281,7 +283,7 @@ impl TcpStream {
     }
 }
 
-/// One attempt each, which returns `None` where it would wait.
+/// Single attempts of calls, which return `None` if the call has to wait.
 impl TcpStream {
     fn try_open(&self) -> io::Result<Option<()>> {
         match self.ends.socket.line.state() {
@@ -311,7 +313,7 @@ impl TcpStream {
         if buffer.is_empty() {
             return Ok(Some(0));
         }
-        // Read first: data before the end are in the ring then.
+        // The end is read first: then data that was received before the end is in the ring.
         let (is_served, stream_end) =
             (self.ends.socket.hold.doorbell.check(), self.ends.socket.line.stream_end());
         let mut reader = lock(&self.ends.reader);

@@ -12,13 +12,13 @@ pub(super) struct TcpLine {
     pub(super) writers: Waiters,
     /// Written by the worker: the connection state.
     state: AtomicU8,
-    /// Written by the worker: the end after the bytes in the ring.
+    /// Written by the worker: the end of the stream, after the bytes in the ring.
     stream_end: AtomicU8,
-    /// Written by the worker: all bytes that the peer has acknowledged.
+    /// Written by the worker: the number of bytes that the peer has acknowledged.
     pub(super) acknowledged: AtomicU64,
-    /// Written by the application.
+    /// Written by the application: the state that it requests.
     requested_state: AtomicU8,
-    /// Written by the application: the receiving half is shut down.
+    /// Written by the application: whether the receiving half is shut down.
     pub(super) is_read_shut: AtomicBool,
 }
 
@@ -39,7 +39,7 @@ pub(super) enum ConnectionState {
     Ended(TcpError),
 }
 
-/// The end of the received bytes, if they have one.
+/// The end of the received stream, if the worker has received it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum StreamEnd {
     None,
@@ -72,7 +72,8 @@ const STREAM_ENDS: [StreamEnd; 9] = [
     StreamEnd::Error(TcpError::ShutDown),
 ];
 
-/// Stores a value by its index in a table. Release: a reader of it sees earlier writes.
+/// Stores the index of a value in a table. The ordering is Release, so that a reader of the value
+/// sees earlier writes.
 fn store<T: PartialEq>(cell: &AtomicU8, table: &[T], value: &T) {
     let index = table.iter().position(|one| one == value);
     cell.store(index.expect("the tables are complete") as u8, Ordering::Release);

@@ -1,8 +1,8 @@
 //! UDP sockets that any thread can hold.
 //!
-//! Datagrams move to and from the worker by a ring each way. The worker reports errors of sent
-//! datagrams later: the next call on the socket returns them, as with a refusal by the peer.
-//! Invalid addresses and lengths are reported at once.
+//! A ring in each direction carries datagrams between the socket and the worker. The worker reports
+//! errors of sent datagrams later: the next call on the socket returns them, as it returns an ICMP
+//! error. Invalid addresses and lengths are reported at once.
 
 use super::datagram::{HEAD_BYTES, Head};
 use super::doorbell::SocketFlags;
@@ -24,13 +24,13 @@ use std::time::Duration;
 
 /// A UDP socket.
 ///
-/// Threads may share it. Each direction has a lock, so two concurrent receivers get each their
-/// datagrams; the worker takes neither.
+/// Threads may share it. Each direction has a lock, so concurrent receivers get different
+/// datagrams. The worker takes neither lock.
 pub struct UdpSocket {
     ends: Arc<SocketEnds>,
 }
 
-/// Shared by all clones. The last one closes it.
+/// Shared by all clones. Dropping the last clone closes the socket.
 struct SocketEnds {
     hold: Hold,
     line: Arc<UdpLine>,
@@ -39,7 +39,8 @@ struct SocketEnds {
     reader: Mutex<byte_ring::Reader>,
     writer: Mutex<byte_ring::Writer>,
     peer: Mutex<Option<SocketAddr>>,
-    /// Held during joins and leaves, which several workers must handle.
+    /// Held during a join or leave, which the worker and the control thread handle one after the
+    /// other.
     joins: Mutex<()>,
     read_timeout: SocketTimeout,
     write_timeout: SocketTimeout,
@@ -49,7 +50,7 @@ pub(super) struct UdpLine {
     pub(super) flags: SocketFlags,
     pub(super) readers: Waiters,
     pub(super) writers: Waiters,
-    /// Set by the worker: a pending error, and whether there is one.
+    /// Whether there is a pending error, so that calls need no lock to check.
     has_pending_error: AtomicBool,
     pending_error: Mutex<Option<io::Error>>,
     /// Set by the application when it drops the socket.
@@ -106,7 +107,8 @@ impl UdpSocket {
         Self { ends: Arc::new(ends) }
     }
 
-    /// Another handle of the same socket, which closes with the last one. They share all settings.
+    /// Another handle of the same socket. The handles share all settings; dropping the last one
+    /// closes the socket.
     pub fn try_clone(&self) -> io::Result<Self> {
         Ok(Self { ends: Arc::clone(&self.ends) })
     }
@@ -121,7 +123,8 @@ impl UdpSocket {
         lock(&self.ends.peer).ok_or_else(|| io::ErrorKind::NotConnected.into())
     }
 
-    /// Connects the socket to one peer, whose refusals it reports.
+    /// Connects the socket: it receives only datagrams from this peer, and ICMP errors about
+    /// datagrams to it.
     pub fn connect(&self, peer: impl ToSocketAddrs) -> io::Result<()> {
         let (id, to) = (self.ends.id, resolve(peer)?);
         ask(&self.ends.hold.doorbell, move |worker, _| {
@@ -133,19 +136,20 @@ impl UdpSocket {
 
     timeout_calls!("receive calls", "send calls");
 
-    /// Sends a datagram; returns its bytes. It waits for queue space until the write timeout.
+    /// Sends a datagram; returns the bytes of its payload. Waits for space in the ring, at most for
+    /// the write timeout.
     pub fn send_to(&self, payload: &[u8], to: impl ToSocketAddrs) -> io::Result<usize> {
         self.send_batch(&[(payload, resolve(to)?)])?;
         Ok(payload.len())
     }
 
-    /// Sends a datagram to the peer that it is connected to.
+    /// Sends a datagram to the connected peer.
     pub fn send(&self, payload: &[u8]) -> io::Result<usize> {
         self.send_to(payload, self.peer_addr()?)
     }
 
-    /// Sends datagrams in a batch; returns how many there was space for, and waits only if there is
-    /// none for the first. An error is the first one's.
+    /// Sends datagrams together; returns how many were queued. Waits only for space for the first
+    /// datagram, and fails only if the first datagram fails.
     pub fn send_batch(&self, batch: &[(&[u8], SocketAddr)]) -> io::Result<usize> {
         self.ends.line.writers.wait(self.ends.write_timeout.get(), || self.try_send(batch))
     }
@@ -156,21 +160,21 @@ impl UdpSocket {
         has_error || !lock(&self.ends.reader).is_empty() || self.ends.hold.doorbell.check().is_err()
     }
 
-    /// Receives a datagram; returns its bytes in the buffer and its sender.
+    /// Receives a datagram; returns the number of bytes in the buffer, and the sender.
     pub fn recv_from(&self, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
         let received =
             self.ends.line.readers.wait(self.ends.read_timeout.get(), || self.try_recv(buffer))?;
         Ok((received.len, received.from))
     }
 
-    /// As [`UdpSocket::recv_from`]; the datagram stays to be received.
+    /// Like [`UdpSocket::recv_from`], but the datagram stays in the queue.
     pub fn peek_from(&self, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
         let received =
             self.ends.line.readers.wait(self.ends.read_timeout.get(), || self.try_peek(buffer))?;
         Ok((received.len, received.from))
     }
 
-    /// As [`UdpSocket::recv`]; the datagram stays to be received.
+    /// Like [`UdpSocket::recv`], but the datagram stays in the queue.
     pub fn peek(&self, buffer: &mut [u8]) -> io::Result<usize> {
         Ok(self.peek_from(buffer)?.0)
     }
@@ -180,13 +184,12 @@ impl UdpSocket {
         Ok(self.recv_from(buffer)?.0)
     }
 
-    /// The error that the next call would return, which then does not.
+    /// Takes the pending error, which the next call would return otherwise.
     pub fn take_error(&self) -> io::Result<Option<io::Error>> {
         Ok(self.ends.line.take_pending_error().err())
     }
 
-    /// Waits for a datagram and receives as many as there are, up to one for each slot; returns
-    /// how many.
+    /// Waits for a datagram, then receives queued datagrams, one for each slot; returns how many.
     pub fn recv_batch(&self, slots: &mut [UdpSlot<'_>]) -> io::Result<usize> {
         self.ends.line.readers.wait(self.ends.read_timeout.get(), || {
             let mut count = 0;
@@ -222,7 +225,7 @@ impl UdpSocket {
     pub fn leave(&self, group: IpAddr) {
         let id = self.ends.id;
         let _one_at_a_time = lock(&self.ends.joins);
-        // Without a worker there are no memberships.
+        // If the worker has ended, so have the memberships.
         let _ = ask(&self.ends.hold.doorbell, move |worker, now| {
             worker.inner.udp_leave(now, id, group);
             worker.hand_to_control();
@@ -230,8 +233,8 @@ impl UdpSocket {
         });
     }
 
-    /// Joins a multicast group for the datagrams of one source (RFC 4607); call it again for more.
-    /// Others are dropped here, but not by routers.
+    /// Joins a multicast group for the datagrams of one source (RFC 4607). Further calls add
+    /// sources. This host drops datagrams of other sources; routers still forward them.
     pub fn join_source(&self, group: IpAddr, source: IpAddr) -> io::Result<()> {
         let id = self.ends.id;
         let _one_at_a_time = lock(&self.ends.joins);
@@ -241,7 +244,8 @@ impl UdpSocket {
         self.join_on_link(group, is_first)
     }
 
-    /// Leaves what [`UdpSocket::join_source`] joined.
+    /// Removes a source that [`UdpSocket::join_source`] added; without sources, the socket leaves
+    /// the group.
     pub fn leave_source(&self, group: IpAddr, source: IpAddr) -> io::Result<()> {
         let id = self.ends.id;
         let _one_at_a_time = lock(&self.ends.joins);
@@ -281,7 +285,7 @@ impl UdpSocket {
     udp_calls!();
 }
 
-/// Calls for tasks; the calls above wait by the same.
+/// Calls for tasks.
 impl UdpSocket {
     /// Receives a datagram, as [`UdpSocket::recv_from`] does.
     pub fn poll_recv_from(
@@ -304,13 +308,13 @@ impl UdpSocket {
         sent.map_ok(|_| payload.len())
     }
 
-    /// As [`UdpSocket::recv_from`], for a task.
+    /// Like [`UdpSocket::recv_from`], but for a task.
     pub async fn recv_from_async(&self, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
         let received = self.ends.line.readers.wait_async(|| self.try_recv(buffer)).await?;
         Ok((received.len, received.from))
     }
 
-    /// As [`UdpSocket::send_to`], for a task.
+    /// Like [`UdpSocket::send_to`], but for a task.
     pub async fn send_to_async(
         &self,
         payload: &[u8],
@@ -322,7 +326,7 @@ impl UdpSocket {
     }
 }
 
-/// One attempt each, which returns `None` where it would wait.
+/// Single attempts of calls, which return `None` if the call has to wait.
 impl UdpSocket {
     fn try_send(&self, batch: &[(&[u8], SocketAddr)]) -> io::Result<Option<usize>> {
         self.ends.hold.doorbell.check()?;
@@ -347,7 +351,7 @@ impl UdpSocket {
         Ok((sent > 0 || batch.is_empty()).then_some(sent))
     }
 
-    /// The checks of a datagram before the worker gets it.
+    /// Checks a datagram before it is passed to the worker.
     fn check(&self, payload: &[u8], to: SocketAddr) -> Result<(), UdpError> {
         let is_one = to.port() != 0 && !to.ip().is_unspecified();
         if !is_one || to.is_ipv4() != self.ends.local.is_ipv4() {
@@ -357,7 +361,7 @@ impl UdpSocket {
     }
 
     fn try_recv(&self, buffer: &mut [u8]) -> io::Result<Option<UdpReceived>> {
-        // Read first: datagrams before the end are in the ring then.
+        // The end is read first: then datagrams that were received before the end are in the ring.
         let is_served = self.ends.hold.doorbell.check();
         self.ends.line.take_pending_error()?;
         let mut reader = lock(&self.ends.reader);
@@ -385,6 +389,6 @@ impl Drop for SocketEnds {
     }
 }
 
-/// The least bytes of a ring: the longest datagram fits in half of it.
+/// The minimum bytes of a ring: the longest datagram fits in half of it.
 pub(super) const RING_BYTES_MIN: usize =
     2 * (super::datagram::PAYLOAD_MAX + HEAD_BYTES).next_power_of_two();

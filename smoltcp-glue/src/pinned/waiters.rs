@@ -5,8 +5,8 @@
 //!   waker:   change the state,             fence, read the flag: wake the list
 //! ```
 //!
-//! In any order, one of the two sees the other. Without waiters, waking costs the fence and a read
-//! of the flag; the lock of the list is taken only before a sleep and to wake.
+//! Either the waker sees the flag, or the waiter sees the new state. Without waiters, waking costs
+//! the fence and a read of the flag. The lock of the list is taken only before a sleep and to wake.
 
 use super::lock;
 use crate::timeout::CallTimeout;
@@ -21,8 +21,8 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 use std::time::Instant;
 
-/// Checks of a call before its thread sleeps, each after a yield. Why none after a spin hint: the
-/// worker may have to run on the same core, and a yield to none costs 0.3 us.
+/// How often a call yields and checks again before its thread sleeps. Why no spin hints: the worker
+/// may have to run on the same core, and a yield without another thread to run costs 0.3 us.
 const YIELDS_MAX: u32 = 50;
 
 /// The waiters for the same event.
@@ -32,8 +32,8 @@ pub(super) struct Waiters {
     list: Mutex<List>,
 }
 
-/// Wakers in order of arrival, by number. A [`Waiting`] that is dropped takes its waker out, so the
-/// list is as long as there are tasks and threads that wait.
+/// Wakers by number, in order of arrival. Dropping a [`Waiting`] removes its waker, so a cancelled
+/// call leaves no entry.
 #[derive(Default)]
 struct List {
     next: u64,
@@ -46,8 +46,8 @@ struct Waiting<'w> {
     slot: TaskSlot,
 }
 
-/// The number of an entry, if there is one. Its owner is polled by one task at a time: only the
-/// last waker counts.
+/// The number of an entry in the list, if there is one. Only one task at a time polls with a slot,
+/// so only the last waker is kept.
 #[derive(Debug, Default)]
 pub(super) struct TaskSlot(Option<u64>);
 
@@ -68,7 +68,7 @@ impl Waiters {
         }
     }
 
-    /// Wakes the waiters that are on the list now, in order; later ones are behind them.
+    /// Wakes the waiters that are on the list now, in order. Later ones stay on the list.
     #[cold]
     fn wake_all(&self) {
         let end = self.list().next;
@@ -84,9 +84,9 @@ impl Waiters {
         }
     }
 
-    /// Asks once, and has the task woken at the next change. The `poll_...` functions of sockets
-    /// use this: they keep no entry, so a waker stays until the next change though its task may be
-    /// gone.
+    /// Asks; without an answer, registers the task to be woken at the next change. The `poll_...`
+    /// functions of sockets use this. They keep no entry, so a waker stays on the list until the
+    /// next change, even if its task is gone.
     pub(super) fn poll<R>(
         &self,
         context: &Context<'_>,
@@ -100,7 +100,7 @@ impl Waiters {
         })
     }
 
-    /// As [`Waiters::poll`], with the waker of the last call alone.
+    /// Like [`Waiters::poll`], but keeps only the waker of the last call with this slot.
     pub(super) fn poll_slot<R>(
         &self,
         TaskSlot(number): &mut TaskSlot,
@@ -115,7 +115,7 @@ impl Waiters {
         })
     }
 
-    /// Asks; without an answer enters the list, and asks once more.
+    /// Asks; without an answer, enters the list, and asks once more.
     fn ask_or_enter<R>(
         &self,
         mut ask: impl FnMut() -> io::Result<Option<R>>,
@@ -126,7 +126,7 @@ impl Waiters {
         }
         enter(&mut self.list());
         self.is_any.store(true, Ordering::Release);
-        // With the fence in `wake`: one of the two sees the other.
+        // Pairs with the fence in `wake`: `wake` sees the flag, or `ask` sees the new state.
         fence(Ordering::SeqCst);
         ask().transpose().map_or(Poll::Pending, Poll::Ready)
     }
@@ -140,7 +140,7 @@ impl Waiters {
         poll_fn(|context| waiting.poll(context, &mut ask)).await
     }
 
-    /// Asks until there is an answer, until the timeout.
+    /// Asks until there is an answer or the timeout expires.
     #[expect(clippy::disallowed_methods, reason = "a timeout is by the machine's clock")]
     pub(super) fn wait<R>(
         &self,
@@ -191,7 +191,7 @@ impl List {
 }
 
 impl Waiting<'_> {
-    /// As [`Waiters::poll`]; the waker is removed with the entry.
+    /// Like [`Waiters::poll`], but dropping this removes the waker.
     fn poll<R>(
         &mut self,
         context: &Context<'_>,
@@ -313,7 +313,7 @@ mod tests {
         assert!(waiters.list().wakers.is_empty());
     }
 
-    /// A task may have another waker each time that it is polled.
+    /// A task may have another waker at each poll.
     #[test]
     fn the_waker_of_the_last_poll_is_woken() {
         let waiters = Waiters::default();

@@ -5,8 +5,8 @@
 //!         doorbell --> rings --> stack --> device
 //! ```
 //!
-//! It serves only sockets with events. It takes no lock that an application holds for long, and
-//! allocates only where sockets are made.
+//! The worker serves only sockets with events. It takes no lock that an application holds for long,
+//! and allocates only when a socket is opened.
 
 use super::common_state::{SocketSlot, WORKER_ENDED};
 use super::datagram::PAYLOAD_MAX;
@@ -35,10 +35,11 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// Notified sockets, and requests, that are handled in one turn.
+/// Maximum number of notified sockets that are served in one turn.
 const NOTIFIED_MAX: usize = 256;
+/// Maximum number of requests that are handled in one turn.
 const REQUESTS_MAX: usize = 16;
-/// Connections in the accept queue; others wait in the stack.
+/// Maximum length of the accept queue to the application; further connections wait in the stack.
 const HANDED_MAX: usize = 16;
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
@@ -78,13 +79,13 @@ impl<'a> Worker<'a> {
         worker
     }
 
-    /// Serves until the interface has no handles any more, or fails.
+    /// Serves until all handles of the interface are dropped, or the interface fails.
     pub(super) fn run(mut self, mut engine: engine::Worker<()>) {
         let clock = self.clock;
         engine.run(&mut self, || clock.now());
     }
 
-    /// Whether there is no interface any more, or another worker has ended.
+    /// Whether this worker has failed, or another one has ended.
     fn has_ended(&self) -> bool {
         if let Some(why) = self.inner.failed() {
             self.doorbell.common().end(format!("the interface has no device any more: {why}"));
@@ -107,7 +108,7 @@ impl<'a> Worker<'a> {
                 end = now + SHUTDOWN_MAX;
             }
         }
-        // Data that are still in a ring are lost, and the reset reports that to the peer.
+        // Data that is still in a ring is lost, and the reset reports that to the peer.
         for id in std::mem::take(&mut self.draining) {
             self.inner.stack.tcp_abort(now, id);
         }
@@ -115,13 +116,13 @@ impl<'a> Worker<'a> {
         flush_sockets(self.inner, &self.control, self.clock);
         let common = self.doorbell.common().clone();
         common.finish();
-        // Packets of the others' flows may arrive at this worker.
+        // Until the other workers have finished, packets of their flows may arrive at this one.
         while !common.is_finished() && !self.has_ended() && self.clock.now() < end + SHUTDOWN_MAX {
             if !self.turn(self.clock.now()) {
                 std::thread::yield_now();
             }
         }
-        // Sends the packets of the other workers that this one has got.
+        // Waits until all packets of all workers are sent.
         flush_sockets(self.inner, &self.control, self.clock);
         disconnect(self.inner, &self.control, self.clock);
     }
@@ -206,7 +207,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Housekeeping.
+    /// Aborts dropped connections that make no progress, and retries starved listeners.
     fn look(&mut self, now: Time) {
         for id in std::mem::take(&mut self.draining) {
             let Some(end) = self.tcp.get_mut(id) else { continue };
@@ -278,7 +279,8 @@ impl Worker<'_> {
         accepters: Arc<Waiters>,
     ) -> io::Result<(WorkerListener, mpsc::Receiver<TcpStream>)> {
         let (hold, slot) = self.reserve_socket()?;
-        // Connections in the accept queue count towards the backlog; a power of two.
+        // Connections in the accept queue to the application count toward the backlog. The length
+        // of the queue is a power of two.
         let handed = 1 << (backlog / 2).clamp(1, HANDED_MAX).ilog2();
         let (ready, arrived) = mpsc::ring(handed).ok_or(BindError::Full)?;
         let backlog = backlog.saturating_sub(handed).max(1);
@@ -307,7 +309,7 @@ impl Worker<'_> {
         });
     }
 
-    /// Queues include the rings.
+    /// The state of a connection. The queues include the rings.
     pub(super) fn tcp_info(&mut self, now: Time, id: TcpId) -> Result<TcpInfo, TcpError> {
         let mut info = self.inner.stack.tcp_info(now, id)?;
         if let Some(end) = self.tcp.get_mut(id) {
@@ -324,14 +326,14 @@ impl Worker<'_> {
         WorkerRow { sockets, listeners, handed: self.inner.hand_off_counts() }
     }
 
-    /// A slot for another socket, and the references of its holder.
+    /// Reserves a slot for another socket, with the references that its handle holds.
     fn reserve_socket(&self) -> io::Result<(Hold, SocketSlot)> {
         let slot = self.alive.upgrade().zip(SocketSlot::take(self.doorbell.common()));
         let (alive, slot) = slot.ok_or(BindError::Full)?;
         Ok((Hold { doorbell: self.doorbell.clone(), alive }, slot))
     }
 
-    /// Makes both ends of a connection of the stack.
+    /// Makes both ends of a connection of the stack: the application's stream and the worker's end.
     fn stream(
         &mut self,
         now: Time,
@@ -346,7 +348,7 @@ impl Worker<'_> {
         };
         let stream = TcpStream::new(hold, end.line.clone(), rings, addresses);
         self.tcp.insert(id, end);
-        // Data that arrived before have caused no event.
+        // The worker has ignored the events of data that arrived before.
         self.serve(now, SocketId::Tcp(id));
         Some(stream)
     }
@@ -372,7 +374,7 @@ impl Worker<'_> {
         let Some(end) = self.listeners.get_mut(id) else { return };
         end.line.flags.clear_dirty();
         if end.line.is_dropped.load(Ordering::Acquire) {
-            // Connections in its queue notify the worker when they are dropped with it.
+            // Connections in the accept queue are dropped with the listener, and notify the worker.
             self.listeners.remove(id);
             self.inner.stack.tcp_unlisten(id);
             self.inner.transmit(now);
@@ -381,7 +383,7 @@ impl Worker<'_> {
 }
 
 impl Drop for Worker<'_> {
-    /// Ends all waits for the worker, whatever ended it.
+    /// Wakes all threads and tasks that wait for the worker, also if it panicked.
     fn drop(&mut self) {
         self.doorbell.common().end(WORKER_ENDED.into());
         self.inbox.drop_requests();

@@ -3,7 +3,7 @@
 use super::mtu::MTU_MAX;
 use std::time::Duration;
 
-/// The shortest keep-alive time. Probes are challenge ACKs, of which there are five a second.
+/// The shortest keep-alive time. Probes are made from challenge ACKs, at most five a second.
 pub const KEEPALIVE_MIN: Duration = Duration::from_secs(1);
 
 /// A stack's configuration.
@@ -11,7 +11,8 @@ pub const KEEPALIVE_MIN: Duration = Duration::from_secs(1);
 pub struct StackConfig {
     /// The MTU in bytes, unless a destination has a path MTU.
     pub mtu: u32,
-    /// Maximum number of queued packets; TCP data waits in its connections instead.
+    /// Maximum number of packets in the send queue. TCP data waits in the send buffers of its
+    /// connections instead.
     pub packets_max: usize,
     /// Maximum number of UDP sockets.
     pub udp_sockets_max: usize,
@@ -27,7 +28,8 @@ pub struct StackConfig {
 /// The configuration of TCP.
 #[derive(Clone, Debug)]
 pub struct TcpConfig {
-    /// Maximum number of connections, and of others in TIME-WAIT that the application has closed.
+    /// Maximum number of connections. Connections in TIME-WAIT that the application has closed are
+    /// counted apart, with the same limit.
     pub connections_max: usize,
     /// Maximum number of listeners.
     pub listeners_max: usize,
@@ -40,7 +42,7 @@ pub struct TcpConfig {
     /// Whether the Nagle algorithm is on (RFC 9293 3.7.4).
     pub nagle: bool,
     /// How long unacknowledged data may wait before the connection times out: R2 of RFC 9293 3.8.3,
-    /// which wants at least 100 s, and three minutes for a SYN. Time in which the stack is not
+    /// which has to be at least 100 s, and three minutes for a SYN. Time in which the stack is not
     /// served does not count.
     pub user_timeout: Duration,
     /// Keep-alive time of idle connections (RFC 9293 3.8.4): a silent peer is probed after it, and
@@ -66,15 +68,15 @@ impl Default for StackConfig {
 }
 
 impl Default for TcpConfig {
-    /// Windows of eight full-size packets: with fewer than four, a loss is detected by timeout only
-    /// (RFC 5681 3.2).
+    /// The buffers hold eight full-size packets: with a window of fewer than four, a loss is
+    /// detected only by timeout (RFC 5681 3.2).
     ///
-    /// Keep-alive is on, and its time five minutes, against RFC 9293 3.8.4, which has it off and
-    /// two hours: TCP runs in the application's process here, so a killed process sends nothing to
+    /// Keep-alive is on, with a time of five minutes; the defaults of RFC 9293 3.8.4 are off and
+    /// two hours. Why: TCP runs in the application's process, so a killed process sends nothing to
     /// its peers, like a host that loses power. Connections to it end within five seconds if its
-    /// port leaves the subnet, as with a process on the software fabric. On an adapter whose port
-    /// stays, nothing but keep-alive ends the idle ones. A process that is only stopped, or
-    /// computes, has ten minutes.
+    /// port leaves the subnet, as on the software fabric. If the port stays, as on an adapter, only
+    /// keep-alive ends the idle ones. A process that does not run, but is not killed, loses its
+    /// idle connections after ten minutes.
     fn default() -> Self {
         Self {
             connections_max: 65_536,
@@ -95,8 +97,8 @@ impl Default for TcpConfig {
 pub struct StackCounts {
     /// Malformed packets, or packets with a wrong checksum.
     pub malformed: u64,
-    /// Packets whose fragments did not all arrive in time or contradicted each other, and malformed
-    /// fragments.
+    /// Malformed fragments, and packets that were given up because fragments were missing or
+    /// contradicted each other.
     pub reassemblies_failed: u64,
     /// Packets of unknown protocols, or with unsupported extension headers.
     pub unknown_protocol: u64,
@@ -120,6 +122,6 @@ pub struct StackCounts {
     pub tcp_retransmissions: u64,
     /// Polls of connections for segments to send.
     pub tcp_polls: u64,
-    /// ICMP errors about packets that were not sent from here.
+    /// ICMP errors about packets that this stack did not send.
     pub icmp_errors_unmatched: u64,
 }

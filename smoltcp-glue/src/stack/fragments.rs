@@ -1,9 +1,9 @@
-//! Fragments of packets (RFC 791 3.2, RFC 8200 4.5): reassembly of received ones, and the writing
-//! of those that a path does not carry whole.
+//! IP fragments (RFC 791 3.2, RFC 8200 4.5): reassembly of received packets, and fragmentation of
+//! packets longer than the path MTU.
 //!
-//! Fragments that overlap end their packet, as with Linux (RFC 5722 has it for IPv6). A packet that
-//! is not complete in time is given up when the next fragment comes: nothing else needs its memory.
-//! When all memory is in use, the oldest packet is given up.
+//! If fragments overlap, their packet is given up, as on Linux (RFC 5722 requires this for IPv6). A
+//! packet that times out is given up when the next fragment arrives: until then, nothing else needs
+//! its memory. When all memory is in use, the oldest packet is given up.
 
 use super::outbox::Outbox;
 use pollux_dataplane::headers::PacketHeaders;
@@ -16,22 +16,23 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
-/// Memory for incomplete packets (`ipfrag_high_thresh` of Linux).
+/// Maximum memory for incomplete packets, in bytes (`ipfrag_high_thresh` of Linux).
 const BYTES_MAX: usize = 4 << 20;
-/// Fragments of a packet: the longest packet has 119 at an MTU of 576.
+/// Maximum number of fragments of a packet: the longest packet has 119 at an MTU of 576.
 const PIECES_MAX: usize = 256;
 /// The memory of a fragment in addition to its bytes.
 const PIECE_OVERHEAD: usize = 128;
-/// RFC 8200 4.5; Linux waits 30 s for those of IPv4.
+/// The timeout of IPv4 packets, as on Linux.
 const V4_TIMEOUT: Duration = Duration::from_secs(30);
+/// RFC 8200 4.5.
 const V6_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What the fragments of a packet have in common.
+/// The fields by which fragments belong to one packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct PacketKey {
     source: IpAddr,
     destination: IpAddr,
-    /// Of IPv4 alone.
+    /// Only for IPv4.
     protocol: Option<u8>,
     identification: u32,
 }
@@ -44,7 +45,7 @@ enum Header {
 
 struct Fragment<'a> {
     key: PacketKey,
-    /// With the protocol behind the fragment header.
+    /// The IP header, for IPv6 with the protocol after the fragment header.
     header: Header,
     /// In bytes.
     offset: usize,
@@ -53,16 +54,16 @@ struct Fragment<'a> {
 }
 
 struct Incomplete {
-    /// In the order of their beginnings.
+    /// Packets are numbered in the order in which they began to arrive.
     number: u64,
     until: Time,
-    /// Of the first fragment.
+    /// The header of the fragment at offset 0.
     header: Option<Header>,
-    /// By offset.
+    /// Keyed by offset in bytes.
     pieces: BTreeMap<usize, Box<[u8]>>,
-    /// Bytes of all pieces, which do not overlap.
+    /// The total length of the pieces, which do not overlap.
     bytes: usize,
-    /// The length of the payload, known by the last fragment.
+    /// The length of the payload, known once the last fragment has arrived.
     len: Option<usize>,
 }
 
@@ -123,8 +124,8 @@ impl<'a> Fragment<'a> {
         })
     }
 
-    /// Whether a packet can have it: all but the last are multiples of 8 bytes, and
-    /// [`PacketHeaders`] describes the whole packet.
+    /// Whether a packet can contain this fragment: all fragments but the last have a multiple of 8
+    /// bytes, and the end is within the longest IP packet.
     fn is_valid(&self) -> bool {
         let packet_max = usize::from(u16::MAX) - self.header.len();
         !self.payload.is_empty()
@@ -141,7 +142,7 @@ impl Header {
         }
     }
 
-    /// A whole packet with its payload, without options and extension headers.
+    /// The reassembled packet, without options and extension headers.
     fn packet<'p>(&self, len: usize, pieces: impl Iterator<Item = &'p [u8]>) -> Option<Vec<u8>> {
         let mut packet = vec![0; self.len() + len];
         let mut payload = match *self {
@@ -206,7 +207,7 @@ impl Reassembly {
             return None;
         };
         if fragment.offset == 0 && !fragment.has_more {
-            // RFC 6946: it has nothing to do with others of the same identification.
+            // RFC 6946: an atomic fragment is independent of others with the same identification.
             let payload = fragment.payload;
             return fragment.header.packet(payload.len(), std::iter::once(payload));
         }
@@ -341,7 +342,7 @@ mod tests {
         all
     }
 
-    /// The packet, but for the bit that forbade to fragment it.
+    /// Whether the packets are the same, except for the don't-fragment bit.
     fn is_same(whole: &[u8], packet: &[u8]) -> bool {
         let is_v4 = packet[0] >> 4 == 4;
         whole[if is_v4 { 20 } else { 40 }..] == packet[if is_v4 { 20 } else { 40 }..]
@@ -368,7 +369,7 @@ mod tests {
             let mut reassembly = Reassembly::default();
             let last = all.pop().expect("there is one");
             for one in &all {
-                // Each twice.
+                // Each fragment arrives twice.
                 prop_assert_eq!(reassembly.add(Time::START, one), None);
                 prop_assert_eq!(reassembly.add(Time::START, one), None);
             }
@@ -410,7 +411,7 @@ mod tests {
             assert_eq!(reassembly.add(Time::START, &all[1]), None);
             assert_eq!(reassembly.add(Time::START, &others[1]), None);
             assert_eq!((reassembly.given_up, reassembly.bytes), (1, 0));
-            // Bytes beyond the end.
+            // A fragment beyond the end of the packet.
             let short = fragments(&packet(is_v4, 2000), 1280, 7);
             assert_eq!(reassembly.add(Time::START, &all[3]), None);
             assert_eq!(reassembly.add(Time::START, &short[1]), None);
@@ -447,7 +448,7 @@ mod tests {
         assert!(reassembly.add(Time::START, &newest[1]).is_some());
     }
 
-    /// RFC 6946: a single fragment is a packet, whatever others have the same identification.
+    /// RFC 6946: an atomic fragment is a packet, independent of others with its identification.
     #[test]
     fn a_single_fragment_is_a_packet() {
         for is_v4 in [true, false] {

@@ -1,4 +1,5 @@
-//! ICMP errors about our packets (RFC 792, RFC 4443 3; RFC 5927 on which ones to trust).
+//! Parses ICMP errors about packets of this host (RFC 792, RFC 4443 3). RFC 5927 says which errors
+//! to trust.
 
 use super::packet::{IpPacket, Quoted};
 use pollux_wire::ip::IpProtocol;

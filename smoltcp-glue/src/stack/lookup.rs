@@ -1,9 +1,9 @@
-//! Tables that are looked up for every packet, with keys that remote hosts choose: hashed under a
-//! secret. Nothing iterates over one in its order.
+//! Hash tables for a lookup per packet. Remote hosts choose the keys, so the hash has a secret. The
+//! iteration order of a table must not decide anything.
 //!
-//! Why our own hash: the standard one takes some 240 instructions for an address and a port, more
-//! than everything else that a datagram costs its socket. This one multiplies each word by a secret
-//! factor, as the neighbor table does.
+//! Why not the standard hash: it takes some 240 instructions for an address and a port, more than
+//! all other work for a datagram. This hash multiplies each word by a secret factor, as the
+//! neighbor table does.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -11,7 +11,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 #[expect(clippy::disallowed_types, reason = "it is looked up; its order decides nothing")]
 pub(super) type Lookup<K, V> = std::collections::HashMap<K, V, Secret>;
 
-/// The entry of a bound address: of the address itself, or of all addresses of its family.
+/// Finds the entry for a local address: that of the address itself, or that of the unspecified
+/// address of its family.
 pub(super) fn find_bound<V: Copy>(table: &Lookup<SocketAddr, V>, address: SocketAddr) -> Option<V> {
     let any: IpAddr = match address {
         SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
@@ -42,11 +43,11 @@ impl BuildHasher for Secret {
     }
 }
 
-/// The last factor of all hashes, the golden ratio. Without it, some secret factors give words that
-/// follow each other hashes with the same low bits.
+/// The factor of the final step, from the golden ratio. Without it, some secret factors give
+/// consecutive words hashes with the same low bits.
 const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// Each word is multiplied, and both halves of the product are used.
+/// The hasher. It multiplies each word, and combines both halves of the product.
 pub(super) struct Folding {
     state: u64,
     factor: u64,
@@ -101,7 +102,7 @@ const fn fold(word: u64, factor: u64) -> u64 {
 
 #[cfg(test)]
 impl Secret {
-    /// A factor that needs [`GOLDEN`].
+    /// A secret whose hashes need the factor [`GOLDEN`].
     pub(super) const CROWDING: Self = Self { first: 0, factor: 0xffff_fedc_ba98_73ff };
 }
 

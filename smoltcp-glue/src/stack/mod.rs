@@ -8,9 +8,9 @@
 //!   poll_transmit <-- datagrams, resets, then connections that are ready
 //! ```
 //!
-//! Demultiplexing is a table lookup here; smoltcp, which would try every socket, is given one
-//! connection at a time. So an idle socket costs memory only. Datagrams that a path does not carry
-//! whole go in fragments.
+//! The stack demultiplexes packets by table lookup, and gives smoltcp one connection at a time,
+//! because smoltcp would try every socket. So an idle socket costs only memory. A datagram longer
+//! than the path MTU is sent in fragments.
 //!
 //! The caller passes in packets for the host's addresses and groups, then drains
 //! [`Stack::poll_transmit`], and calls [`Stack::handle_timeout`] at [`Stack::poll_timeout`].
@@ -52,7 +52,7 @@ use std::net::{IpAddr, SocketAddr};
 use tcp::Tcp;
 use udp::{Udp, UdpInput};
 
-/// Packets for closed ports that wait for their ICMP port unreachable.
+/// Maximum number of packets for closed ports that wait for an ICMP port unreachable.
 const PORT_UNREACHABLE_MAX: usize = 64;
 
 /// The sockets of a host.
@@ -65,7 +65,7 @@ pub struct Stack {
     out: Outbox,
     current: Packet,
     reassembly: Reassembly,
-    /// The number of the next packet that is sent in fragments.
+    /// The IP identification of the next packet that is sent in fragments.
     identification: u32,
     port_unreachable: BoundedQueue<Vec<u8>>,
     counts: StackCounts,
@@ -154,7 +154,7 @@ impl Stack {
         self.mtus.set_link(mtu);
     }
 
-    /// Sets the MTU of packets to groups: they go by datagrams, whatever their sender has.
+    /// Sets the MTU of packets to groups. They are sent as UD datagrams, also in connected mode.
     pub fn set_group_mtu(&mut self, mtu: u32) {
         self.mtus.set_groups(mtu);
     }
@@ -179,8 +179,8 @@ impl Stack {
         &self.counts
     }
 
-    /// Whether a packet is UDP or TCP to a local unicast address, or UDP to a group, or a fragment
-    /// of that: for [`Stack::handle`] without further filters of the caller.
+    /// Whether a packet is for [`Stack::handle`]: UDP or TCP to a local unicast address, UDP to a
+    /// group, or a fragment of such a packet.
     #[inline]
     pub fn wants(&self, headers: &PacketHeaders, bytes: &[u8]) -> bool {
         let is_transport = headers.is_plain_transport() || is_fragment_of_transport(headers);
@@ -197,7 +197,7 @@ impl Stack {
         whole
     }
 
-    /// Queues a datagram in fragments that fit in an MTU; another packet is dropped.
+    /// Queues the fragments of a UDP datagram for this MTU; drops packets of other protocols.
     pub(crate) fn fragment(&mut self, packet: &[u8], mtu: u32) {
         let is_udp = PacketHeaders::parse_ip(packet).is_ok_and(|it| it.protocol == IpProtocol::UDP);
         if is_udp {
@@ -220,7 +220,7 @@ impl Stack {
         }
     }
 
-    /// As [`Stack::handle_packet`], with parsed headers.
+    /// Like [`Stack::handle_packet`], but with parsed headers.
     pub fn handle(&mut self, now: Time, headers: &PacketHeaders, bytes: &[u8]) {
         let packet = match IpPacket::of(headers, bytes) {
             Ok(packet) => packet,
@@ -309,7 +309,8 @@ impl Stack {
         self.port_unreachable.pop()
     }
 
-    /// The next peer whose connection made progress: it is reachable (RFC 4861 7.3.1).
+    /// The next peer with a connection that made progress, which shows that the peer is reachable
+    /// (RFC 4861 7.3.1).
     pub fn poll_progress(&mut self) -> Option<IpAddr> {
         self.tcp.progress.pop()
     }
@@ -326,7 +327,7 @@ impl Stack {
         self.udp.events.pop().or_else(|| self.tcp.events.pop())
     }
 
-    /// The sockets after this one, at most so many, in order.
+    /// The next sockets after this one, in order, at most `count_max`.
     pub fn sockets_after(&self, after: Option<SocketId>, count_max: usize) -> Vec<SocketId> {
         let tcp = self.tcp.connections.keys().map(SocketId::Tcp);
         let all = self.udp.sockets.keys().map(SocketId::Udp).chain(tcp);

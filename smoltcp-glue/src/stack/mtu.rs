@@ -1,5 +1,5 @@
-//! Path MTU discovery (RFC 1191, RFC 8201): the link's MTU, until an ICMP error lowers it for a
-//! while.
+//! Path MTU discovery (RFC 1191, RFC 8201): the path MTU is that of the link, until an ICMP error
+//! lowers it for ten minutes. In connected mode, the route of a destination sets it too.
 
 use pollux_verbs::time::Time;
 use pollux_wire::ip::ipv6::IPV6_MTU_MIN;
@@ -7,19 +7,19 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
-/// The minimum for IPv4: every host accepts this (RFC 1122 3.3.3), and a forged error with less
-/// would make us send many small packets.
+/// The minimum for IPv4. Every host accepts packets of this length (RFC 1122 3.3.3), and a forged
+/// error with a smaller MTU would make this host send many small packets.
 pub(super) const MTU_MIN: u32 = 576;
 /// The longest packet of IP over InfiniBand (RFC 4755 5.1).
 pub(super) const MTU_MAX: u32 = 65_520;
-/// A longer packet is tried again after this (RFC 1191 6.3).
+/// How long a path MTU is kept. Then longer packets are tried again (RFC 1191 6.3).
 const PATH_MTU_LIFETIME: Duration = Duration::from_secs(600);
 const DESTINATIONS_MAX: usize = 4096;
 
 #[derive(Debug)]
 pub(super) struct Mtus {
     link: u32,
-    /// Of packets to groups.
+    /// The MTU of packets to groups.
     groups: u32,
     known: BTreeMap<IpAddr, (u32, Time)>,
 }
@@ -69,7 +69,7 @@ impl Mtus {
         }
     }
 
-    /// For ICMP errors, which can only lower it.
+    /// Lowers the path MTU after an ICMP error, which must not raise it.
     pub(super) fn lower(&mut self, now: Time, to: IpAddr, mtu: u32) {
         if mtu < self.of(now, to) {
             self.set(now, to, mtu);

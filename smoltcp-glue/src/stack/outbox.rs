@@ -1,5 +1,5 @@
-//! Outgoing packets. Their buffers are reused, so that sending does not allocate in the steady
-//! state.
+//! The queue of outgoing packets. Buffers are reused, so that sending does not allocate in the
+//! steady state.
 
 use std::collections::VecDeque;
 
@@ -22,7 +22,7 @@ impl Packet {
 
 /// The sink of outgoing packets: it provides the buffer of each packet.
 pub trait PacketSink {
-    /// An uninitialized buffer for a packet of this length.
+    /// A buffer for a packet of this length, with arbitrary contents.
     fn buffer(&mut self, len: usize) -> &mut [u8];
 }
 
@@ -41,9 +41,9 @@ pub(super) struct Outbox {
     waiting: VecDeque<Packet>,
     spare: Vec<Packet>,
     packets_max: usize,
-    /// Packets that have left.
+    /// The number of packets taken from the queue so far.
     popped: u64,
-    /// The value of `popped` when the last fragment leaves.
+    /// The value of `popped` after the last queued fragment.
     fragments_until: u64,
 }
 
@@ -75,8 +75,8 @@ impl Outbox {
         self.has_space().then(|| self.push_more(len))
     }
 
-    /// A buffer for one more fragment of a packet. There is no limit: no other packet is sent in
-    /// fragments while these wait.
+    /// A buffer for one more fragment of a packet. The limit does not apply; the caller fragments
+    /// no other datagram while fragments wait.
     pub(super) fn push_fragment(&mut self, len: usize) -> &mut [u8] {
         self.fragments_until = self.popped + self.waiting.len() as u64 + 1;
         self.push_more(len)
@@ -89,7 +89,7 @@ impl Outbox {
         self.waiting[at].buffer(len)
     }
 
-    /// Sends the oldest packet; `false` if there is none.
+    /// Moves the oldest packet into `sink`; `false` if there is none.
     pub(super) fn pop(&mut self, sink: &mut dyn PacketSink) -> bool {
         let Some(next) = self.waiting.pop_front() else { return false };
         sink.buffer(next.len).copy_from_slice(next.bytes());

@@ -1,4 +1,4 @@
-//! IP packets: parsing of received ones, which is total, and headers of sent ones.
+//! IP packets: a total parser for received ones, and the headers of sent ones.
 
 use pollux_dataplane::headers::{Form, PacketHeaders};
 use pollux_wire::ethernet::EtherType;
@@ -9,7 +9,7 @@ use pollux_wire::ip::ipv6::Ipv6Header;
 use pollux_wire::ip::ipv6_ext::FragmentHeader;
 use std::net::{IpAddr, SocketAddr};
 
-/// The default of packets to one host (RFC 1340).
+/// The default hop limit of unicast packets (RFC 1340).
 pub(super) const HOP_LIMIT: u8 = 64;
 
 #[derive(Clone, Copy, Debug)]
@@ -70,8 +70,8 @@ pub(super) const fn header_len(to: IpAddr) -> usize {
     }
 }
 
-/// Writes the IP header of a packet with `len` bytes of payload. Returns the buffer of the payload
-/// and the pseudo-header; `None` if the addresses are of two families.
+/// Writes the IP header of a packet with `len` bytes of payload. Returns the buffer for the payload
+/// and the pseudo-header; `None` if the addresses have different families.
 #[inline(always)]
 pub(super) fn write_header(
     protocol: IpProtocol,
@@ -111,13 +111,13 @@ pub(super) struct Quoted {
     pub(super) protocol: IpProtocol,
     pub(super) source: SocketAddr,
     pub(super) destination: SocketAddr,
-    /// Only of a TCP segment.
+    /// Valid only for TCP.
     pub(super) sequence_number: u32,
     pub(super) len: u32,
 }
 
 impl Quoted {
-    /// Parses the IP header and the 8 bytes after it, which every error quotes (RFC 792).
+    /// Parses the IP header and the 8 bytes after it, which every ICMP error quotes (RFC 792).
     pub(super) fn parse(front: &[u8]) -> Option<Self> {
         let (protocol, addresses, len, rest): (_, [IpAddr; 2], _, _) = match front.first()? >> 4 {
             4 => {

@@ -1,8 +1,8 @@
-//! The address pairs of recently sent datagrams: an ICMP error about any other is ignored (RFC 5927
-//! 4 has no such check for UDP).
+//! The address pairs of recently sent datagrams. An ICMP error about any other pair is ignored; RFC
+//! 5927 4 has such a check only for TCP.
 //!
-//! A set-associative table of hashes; each set keeps its newest. Repeated datagrams to one IPv4
-//! peer cost two comparisons each.
+//! The table is set-associative and contains hashes; each set keeps its newest ones. Repeated
+//! datagrams to one IPv4 peer cost two comparisons each.
 
 use super::lookup::Secret;
 use std::hash::BuildHasher;
@@ -18,7 +18,7 @@ pub(super) struct Recent {
     secret: Secret,
     /// The last IPv4 pair: addresses, and ports.
     last: (u64, u32),
-    /// Hashes, the newest of a set first; 0 is empty. Allocated at the first datagram.
+    /// Hashes, in each set the newest first; 0 is an empty entry. Allocated at the first datagram.
     sets: Vec<[u64; WAYS]>,
 }
 

@@ -1,5 +1,7 @@
-//! The shard of an interface's flows that belongs to a stack, where each of several workers has its
-//! own: ephemeral ports are chosen so that flow steering delivers their packets to this worker.
+//! The shard of an interface's flows that belongs to this stack.
+//!
+//! With several workers, each worker has its own stack. A stack chooses ephemeral ports such that
+//! flow steering delivers their packets to its worker.
 
 use super::tcp::TcpId;
 use super::{BindError, Stack, UdpId};
@@ -22,14 +24,14 @@ pub struct FlowShard {
 }
 
 impl FlowShard {
-    /// Steers every flow to a single worker.
+    /// All flows, for a single worker.
     pub const ALL: Self = Self { steering: FlowSteering::SINGLE, worker: PRIMARY_WORKER };
 
     pub(super) fn has_port(self, port: u16) -> bool {
         self == Self::ALL || self.steering.port(port) == self.worker
     }
 
-    /// A number that no other worker makes of any.
+    /// Maps a number to one that no other worker returns for any number.
     pub(super) const fn own_number(self, number: u32) -> u32 {
         let bits = self.steering.workers().next_power_of_two().ilog2();
         number << bits | self.worker as u32
@@ -67,7 +69,7 @@ impl Stack {
         self.tcp.connect(now, (local.ok_or(BindError::Full)?, remote), &self.mtus)
     }
 
-    /// The address with a port at which no socket listens.
+    /// Sets the port of an address to a free port: no socket listens on it.
     pub(crate) fn tcp_free_port(&mut self, local: SocketAddr) -> Result<SocketAddr, BindError> {
         let mut locals =
             ephemeral_ports(&mut self.rng).map(|port| SocketAddr::new(local.ip(), port));
@@ -84,7 +86,7 @@ impl Stack {
             if !self.shard.has_port(port) {
                 continue;
             }
-            // A port that others share is not free.
+            // Also for a shared bind, port 0 picks a port that no other socket has.
             if self.udp.is_free(local) {
                 return self.udp.bind(local, shares);
             }
@@ -93,7 +95,7 @@ impl Stack {
     }
 }
 
-/// Ports that are looked at before one is taken whose last connection is in TIME-WAIT: a program
+/// Number of ports that are tried before one with a connection in TIME-WAIT is reused: a program
 /// that connects often has no others.
 const LOOKED_AT_MAX: usize = 256;
 

@@ -1,5 +1,5 @@
-//! Sockets by key: a lookup is an index, and the key of a removed socket never finds the next
-//! socket in its slot.
+//! Tables of sockets by key. A lookup is one index operation, and the key of a removed socket does
+//! not find the next socket in the same slot.
 
 use std::marker::PhantomData;
 
@@ -17,7 +17,7 @@ impl<T> Key<T> {
     }
 }
 
-/// A bounded set of values, each under a key of its own.
+/// A bounded set of values, each with its own key.
 pub(super) struct Slab<T> {
     slots: Vec<Slot<T>>,
     free: Vec<u32>,
@@ -60,7 +60,7 @@ impl<T> Slab<T> {
         self.slots.iter().filter_map(|slot| slot.value.as_ref())
     }
 
-    /// In order.
+    /// The keys of all values, in order.
     pub(super) fn keys(&self) -> impl Iterator<Item = Key<T>> {
         let taken = (0..).zip(&self.slots).filter(|(_, slot)| slot.value.is_some());
         taken.map(|(index, slot)| Key { index, generation: slot.generation, of: PhantomData })
@@ -85,7 +85,7 @@ impl<T> Slab<T> {
     }
 }
 
-/// Values kept outside of a [`Slab`], by its keys.
+/// A map with the keys of a [`Slab`], for values outside of it.
 pub(crate) struct SlabMap<V> {
     slots: Vec<Option<(u32, V)>>,
     len: usize,
@@ -100,7 +100,7 @@ impl<V> SlabMap<V> {
         self.len
     }
 
-    /// The key must have no value.
+    /// The key must not have a value yet.
     pub(crate) fn insert<T>(&mut self, key: Key<T>, value: V) {
         let index = key.index as usize;
         if index >= self.slots.len() {

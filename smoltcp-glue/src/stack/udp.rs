@@ -1,10 +1,10 @@
 //! UDP (RFC 768, RFC 8200 8.1): sockets by address and port, and a queue of datagrams for each.
 //!
-//! A socket is bound to a local address and a port, or to a port at all addresses of a family. No
-//! two sockets have the same pair unless all of them share it, so a datagram finds its socket by
-//! two lookups at most: of sockets that share, the last one gets it, as with Linux. A datagram to a
-//! group goes to every socket of that port that joined the group, unless it is connected to another
-//! peer.
+//! A socket is bound to a local address and a port, or to a port at all addresses of a family. Two
+//! sockets have the same address and port only if all sockets there share them, so at most two
+//! lookups find the socket of a datagram. Of sockets that share an address, the one bound last gets
+//! the datagram, as on Linux. A datagram to a group goes to every socket of that port that joined
+//! the group, except to sockets that are connected to another peer.
 
 mod groups;
 mod options;
@@ -24,12 +24,12 @@ use pollux_wire::ip::udp::{UdpDatagram, UdpHeader, fill_checksum};
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 
-/// Identifies a UDP socket of a stack; stale after the socket is closed.
+/// Identifies a UDP socket of a stack; invalid after the socket is closed.
 pub type UdpId = Key<UdpState>;
 
 /// The queue space of a datagram in addition to its payload.
 const OVERHEAD_BYTES: usize = 64;
-/// Datagram buffers kept for reuse.
+/// Maximum number of datagram buffers kept for reuse.
 const SPARE_MAX: usize = 256;
 
 /// A bound socket with its receive queue.
@@ -90,8 +90,8 @@ pub enum UdpError {
     /// The datagram is too long for a packet; the maximum payload in bytes.
     #[error("the payload is longer than a packet; send at most {0} bytes")]
     TooBig(usize),
-    /// The other address family, port 0, an unspecified destination, a join of what is no group, or
-    /// no source address.
+    /// The address has the wrong family, has port 0, is unspecified, or is not a group or source as
+    /// the call needs; or there is no source address for the destination.
     #[error("invalid address for this socket; check address family, port and source")]
     BadAddress,
     /// The send queue is full.
@@ -101,7 +101,7 @@ pub enum UdpError {
 
 pub(super) struct Udp {
     pub(super) sockets: Slab<UdpState>,
-    /// Of sockets that share an address, the last one.
+    /// For sockets that share an address, the one bound last.
     bound: Lookup<SocketAddr, UdpId>,
     sharing: BTreeMap<SocketAddr, Vec<UdpId>>,
     joined: Lookup<SocketAddr, Vec<UdpId>>,
@@ -113,7 +113,8 @@ pub(super) struct Udp {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum UdpInput {
-    /// Delivered, or dropped without an ICMP error. To a group without a receiver: not counted.
+    /// The datagram was delivered, or dropped without an ICMP error. A datagram to a group without
+    /// a member is dropped uncounted.
     Done,
     NoSocket,
 }
@@ -227,7 +228,8 @@ impl Udp {
         find_bound(&self.bound, from).is_some() && self.recent.contains((from, to))
     }
 
-    /// Only a connected socket gets an ICMP error: any other could not know which peer it is about.
+    /// Reports an ICMP error to a connected socket. An unconnected one would not know which peer
+    /// the error is about.
     pub(super) fn handle_icmp_error(&mut self, from: SocketAddr, to: SocketAddr, why: UdpError) {
         let Some(id) = find_bound(&self.bound, from) else { return };
         if let Some(socket) = self.sockets.get_mut(id)
@@ -240,14 +242,14 @@ impl Udp {
 }
 
 impl Stack {
-    /// Binds a socket to a local address, to all of a family, or to a group; port 0 picks a free
-    /// port.
+    /// Binds a socket to a local address, to all addresses of a family, or to a group. Port 0 picks
+    /// a free port.
     pub fn udp_bind(&mut self, local: SocketAddr) -> Result<UdpId, BindError> {
         self.udp_bind_as(local, false)
     }
 
-    /// As [`Stack::udp_bind`], to an address that other sockets share which are bound by this call,
-    /// too.
+    /// Like [`Stack::udp_bind`], but several sockets can bind the same address if all of them use
+    /// this call.
     pub fn udp_bind_shared(&mut self, local: SocketAddr) -> Result<UdpId, BindError> {
         self.udp_bind_as(local, true)
     }
@@ -273,7 +275,8 @@ impl Stack {
         }
     }
 
-    /// Connects a socket: it receives from this peer only, and gets ICMP errors of its datagrams.
+    /// Connects a socket: it receives only from this peer, and gets ICMP errors about datagrams to
+    /// it.
     pub fn udp_connect(&mut self, id: UdpId, peer: SocketAddr) -> Result<(), UdpError> {
         let socket = self.udp.sockets.get_mut(id).ok_or(UdpError::Closed)?;
         if peer.port() == 0 || peer.is_ipv4() != socket.local.is_ipv4() {
@@ -293,8 +296,8 @@ impl Stack {
         self.udp.sockets.get(id)?.peer
     }
 
-    /// Queues a datagram, from a source, which a socket bound to all addresses or to a group needs
-    /// and others ignore, to a destination.
+    /// Queues a datagram. `ends` are the source address and the destination. A socket that is bound
+    /// to all addresses or to a group needs a source; other sockets ignore it.
     pub fn udp_send(
         &mut self,
         now: Time,
@@ -330,8 +333,8 @@ impl Stack {
         Ok(())
     }
 
-    /// As [`Stack::udp_send`], but writes the packet into `sink` at once. Returns the path MTU: the
-    /// caller sends a longer packet in fragments.
+    /// Like [`Stack::udp_send`], but writes the packet into `sink` at once. Returns the path MTU;
+    /// the caller sends a longer packet in fragments.
     pub fn udp_send_to(
         &mut self,
         now: Time,
@@ -383,7 +386,7 @@ impl Stack {
         Ok(received)
     }
 
-    /// Copies the oldest datagram, which stays in the queue.
+    /// Like [`Stack::udp_recv`], but the datagram stays in the queue.
     pub fn udp_peek(
         &mut self,
         id: UdpId,
@@ -406,13 +409,13 @@ impl Stack {
         self.udp.sockets.len()
     }
 
-    /// The bytes of all datagrams that wait.
+    /// The payload bytes of all queued datagrams.
     pub fn udp_unread(&self, id: UdpId) -> usize {
         let unread = |socket: &UdpState| socket.bytes - OVERHEAD_BYTES * socket.received.len();
         self.udp.sockets.get(id).map_or(0, unread)
     }
 
-    /// The bytes of the oldest datagram that waits.
+    /// The payload bytes of the oldest queued datagram.
     pub fn udp_next_bytes(&self, id: UdpId) -> Option<usize> {
         self.udp.sockets.get(id)?.received.front().map(|datagram| datagram.payload.len())
     }
@@ -426,7 +429,7 @@ impl Stack {
     }
 }
 
-/// The length of a datagram's packet: at most what one packet has, in fragments.
+/// The length of the IP packet of a datagram, before it is fragmented.
 pub(crate) fn packet_len(to: IpAddr, payload: &[u8]) -> Result<usize, UdpError> {
     let headers = header_len(to) + UdpHeader::LEN;
     let payload_max = usize::from(u16::MAX) - headers;
@@ -436,7 +439,7 @@ pub(crate) fn packet_len(to: IpAddr, payload: &[u8]) -> Result<usize, UdpError> 
     }
 }
 
-/// Whether packets of a socket need another source than the address that it is bound to.
+/// Whether a socket with this local address needs another source address for its packets.
 pub(crate) const fn has_no_source(local: SocketAddr) -> bool {
     local.ip().is_unspecified() || local.ip().is_multicast()
 }

@@ -1,7 +1,7 @@
-//! What the programs of this crate share: two hosts of a software fabric in one process.
+//! The shared code of this crate's programs: opens a host of a software fabric in this process.
 //!
-//! Each program has an unchanged server and an unchanged client of the ecosystem, which talk over
-//! InfiniBand because they are given the streams of `pollux::pinned`.
+//! Each program runs an unchanged server and an unchanged client of the tokio ecosystem. They talk
+//! over InfiniBand because the program passes them streams of `pollux::pinned`.
 #![forbid(unsafe_code)]
 
 use pollux::pinned::{Config, Interface};

@@ -8,8 +8,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// The ports of the echo servers and of the sink.
+/// The port of the echo servers.
 pub const ECHO: u16 = 7;
+/// The port of the sink.
 pub const SINK: u16 = 9;
 /// Idle turns before a host sleeps, so that other hosts get its core.
 const TURNS_AWAKE: u32 = 20_000;

@@ -10,7 +10,7 @@ use std::net::{IpAddr, Shutdown, SocketAddr};
 use std::time::{Duration, Instant};
 
 const MEASURED_FOR: Duration = Duration::from_millis(500);
-/// The timeout of each step, ten times what a step takes.
+/// The timeout of each step: ten times as long as a step takes.
 pub const TIMEOUT: Duration = Duration::from_secs(10);
 const WARM_UP: usize = 200;
 /// Bytes of a message.
@@ -19,9 +19,10 @@ const BYTES: usize = 64;
 const HEADERS: usize = 20 + 8;
 /// Bytes of a write to a stream.
 const PART: usize = 1 << 18;
-/// The timeout of a datagram, and the lost ones at most: none is lost here, but a busy machine may
-/// be late.
+/// The timeout of a reply to a datagram.
 const LATE: Duration = Duration::from_millis(500);
+/// Maximum number of requests without a reply in time. The fabric loses no datagram, but on a busy
+/// machine a reply may be late.
 const LOST_MAX: usize = 5;
 
 pub struct RoundTrips {
@@ -34,7 +35,8 @@ pub struct RoundTrips {
 }
 
 impl RoundTrips {
-    /// Repeats a round for the duration. A round returns its time and its requests.
+    /// Repeats a round for [`MEASURED_FOR`], after a warm-up. A round returns its duration and the
+    /// number of its requests.
     fn measure(
         mut round: impl FnMut() -> Result<(Duration, usize), Box<dyn Error>>,
     ) -> Result<Self, Box<dyn Error>> {
@@ -58,7 +60,7 @@ impl RoundTrips {
         Ok(Self { sorted, total, asked, lost: asked - rounds })
     }
 
-    /// A permille of the sorted times, in microseconds.
+    /// A quantile of the times, in microseconds.
     fn at(&self, thousandths: usize) -> f64 {
         let rank = (self.sorted.len() * thousandths).div_ceil(1000);
         let found = self.sorted.get(rank.saturating_sub(1));
@@ -97,9 +99,9 @@ pub fn ping(interface: &Interface, to: IpAddr) -> Result<RoundTrips, Box<dyn Err
     RoundTrips::measure(|| Ok((interface.ping(to, BYTES, TIMEOUT)?, 1)))
 }
 
-/// Checks the MTU of a path: an echo of that size passes, and a longer one does not. Datagrams
-/// carry 2,044 bytes and connections 65,520, so this proves the transport. Returns the bytes of the
-/// echo.
+/// Checks the MTU of a path: an echo of that size passes, and a longer one does not. The MTU is
+/// 2,044 bytes for UD datagrams and 65,520 for connections, so this shows which transport is used.
+/// Returns the data bytes of the echo.
 pub fn longest(interface: &Interface, to: IpAddr, mtu: u32) -> Result<usize, Box<dyn Error>> {
     let longest = mtu as usize - HEADERS;
     interface.ping(to, longest, TIMEOUT)?;
@@ -230,7 +232,7 @@ mod tests {
         let mut rounds = 0;
         let trips = RoundTrips::measure(|| {
             rounds += 1;
-            // The third of all had to ask twice.
+            // The third round needs two requests.
             Ok((Duration::from_millis(10), if rounds == 3 { 2 } else { 1 }))
         });
         let trips = trips.expect("nothing fails");

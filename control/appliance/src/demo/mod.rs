@@ -88,7 +88,7 @@ fn run_mode(progress: &Progress, fabric: &Embedded, mode: Mode, name: &str) -> D
         }
         drop(sender);
         let row = measure_mode(progress, fabric, mode, name, &states);
-        // The reason for an error of the client may be a server that failed.
+        // A failed server may be the cause of an error of the client.
         match (row, states.try_recv()) {
             (Ok(_), Ok(Err(host))) => Err(host.into()),
             (Err(error), Ok(Err(host))) => Err(format!("{error}; {host}").into()),
@@ -140,7 +140,7 @@ fn measure_mode(
     }))
 }
 
-/// Brings up all three interfaces; returns that of the client.
+/// Brings up all three interfaces; returns that of the client, and the time that it took.
 fn come_up(
     progress: &Progress,
     fabric: &Embedded,
@@ -169,7 +169,7 @@ fn come_up(
     Ok((interface, took))
 }
 
-/// Resolves an address, and waits for the connection of the mode. Returns the MTU, too.
+/// Resolves an address, and waits for the connection of the mode. Also returns the MTU.
 fn resolve(
     progress: &Progress,
     interface: &Interface,
@@ -220,7 +220,7 @@ const fn kind(mode: Mode) -> Option<&'static str> {
     }
 }
 
-/// Runs host 2 or 3. It sends the result of coming up, and later a failure.
+/// Runs host 2 or 3. Sends whether the host came up, and later a failure.
 fn serve(
     fabric: &Embedded,
     mode: Mode,

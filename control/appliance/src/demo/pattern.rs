@@ -1,9 +1,9 @@
 //! The content of the demonstration's stream, which both ends know. The receiver compares every
 //! byte, up to the first wrong one.
 //!
-//! Why a pattern and not a hash: comparing costs next to nothing compared with the stream, and
-//! finds the first wrong byte. The period is prime, so that a stream that is shifted by buffers,
-//! segments or windows differs from itself.
+//! Why a pattern and not a hash: a comparison costs almost nothing beside the stream, and finds the
+//! first wrong byte. The period is prime, so a part of the stream that is shifted by the length of
+//! some buffers, segments or windows does not match.
 
 /// The period of the pattern, in bytes.
 const PERIOD: usize = 262_147;
@@ -115,7 +115,7 @@ mod tests {
         for (received, expected) in cases {
             let reception = receive(&received, 4096);
             assert_eq!(reception.bytes, received.len() as u64);
-            // One wrong byte in 256 is the expected one by chance.
+            // By chance, one wrong byte in 256 is equal to the expected one.
             let found = reception.first_wrong.expect("it is found");
             assert!((expected..expected + 4).contains(&found), "{found} for {expected}");
         }

@@ -6,7 +6,7 @@
 //!                    without a terminal: a table, or JSON <----+----> screen, in terminal
 //! ```
 //!
-//! A sampler thread asks the node, so that a node that hangs does not hold up the keys.
+//! A sampler thread asks the node, so that keys work even if the node hangs.
 
 mod sample;
 mod screen;
@@ -85,7 +85,7 @@ pub fn top(arguments: &TopArguments) -> Result<(), Box<dyn Error>> {
     terminal::run(arguments)
 }
 
-/// The sheets of a view: the overview has those of three.
+/// The sheets of a view. The overview has those of three views.
 fn sheets(view: View, change: &SampleChange) -> Vec<Sheet> {
     match view {
         View::Overview => {

@@ -9,7 +9,8 @@ use pollux_node::admin::rows::{
 use std::path::Path;
 use std::time::Instant;
 
-/// The rows of tables at a moment. Tables that a view does not show are empty.
+/// The rows of tables at one time. Neighbors, connections and routes are empty unless the view
+/// shows them.
 #[derive(Clone, Debug)]
 pub struct Sample {
     pub at: Instant,
@@ -21,7 +22,7 @@ pub struct Sample {
     pub routes: Vec<RouteStatus>,
 }
 
-/// A sample, and what differs from the one before.
+/// A sample and the one before it, for rates.
 #[derive(Clone, Debug)]
 pub struct SampleChange {
     pub now: Sample,
@@ -31,7 +32,7 @@ pub struct SampleChange {
 }
 
 impl Sample {
-    /// Asks a node for the tables of a view. Warnings need the first three always.
+    /// Asks a node for the tables of a view. Warnings always need the first three tables.
     #[expect(clippy::disallowed_methods, reason = "rates are between two moments")]
     pub fn take(socket: &Path, wait: Wait, view: View) -> Result<Self, AskError> {
         let mut sample = Self {
@@ -59,8 +60,7 @@ impl SampleChange {
         Self { before: before.cloned(), now, seconds }
     }
 
-    /// The increase of a counter in a second. A row that is new, and a counter that began anew,
-    /// have none.
+    /// The increase of a counter per second; 0 for a new row, and for a counter that was reset.
     pub fn rate<R>(
         &self,
         rows: impl Fn(&Sample) -> &Vec<R>,
@@ -111,7 +111,7 @@ impl SampleChange {
         if running > 0.0 { (100.0 * busy / running).min(100.0) } else { 0.0 }
     }
 
-    /// How many routes of an origin there were in the sample before, if it had routes.
+    /// The number of routes of an origin in the sample before; `None` if that has no routes.
     pub fn routes_before(&self, is_of: impl Fn(&RouteStatus) -> bool) -> Option<u64> {
         let before = self.before.as_ref().filter(|before| !before.routes.is_empty())?;
         Some(before.routes.iter().filter(|row| is_of(row)).count() as u64)

@@ -13,23 +13,23 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Cell, Clear, Paragraph, Row, Table};
 
 const WARNINGS_MAX: usize = 4;
-/// The greatest width of a column; a last column of text takes the rest.
+/// Maximum width of a column in characters; a text column at the end takes the remaining width.
 const COLUMN_WIDTH_MAX: usize = 40;
 
 pub struct Screen {
     pub view: View,
     pub change: Option<SampleChange>,
-    /// The reason for which there is no newer sample.
+    /// Why there is no newer sample.
     pub failure: Option<String>,
     pub is_paused: bool,
     pub shows_help: bool,
-    /// The column by which rows are sorted; none for the order of the view.
+    /// The column by which rows are sorted; `None` for the order of the view.
     pub sort: Option<usize>,
     pub is_reversed: bool,
     pub filter: String,
     /// Whether keys go to the filter.
     pub edits_filter: bool,
-    /// Rows above the first one on the screen.
+    /// The number of rows that are scrolled off the top.
     pub scrolled: usize,
     pub interval_ms: u64,
     pub has_colors: bool,

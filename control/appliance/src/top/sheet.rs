@@ -1,5 +1,5 @@
-//! A view as headings and cells: what a table, JSON and the screen have in common, and how rows are
-//! sorted and filtered.
+//! A view as headings and cells, for tables, JSON and the screen, with sorting and filtering of
+//! rows.
 
 use super::View;
 use super::sample::SampleChange;
@@ -15,9 +15,9 @@ use std::collections::BTreeMap;
 pub enum SheetCell {
     Text(String),
     Count(u64),
-    /// A number in a second, or in percent.
+    /// A number per second, a percentage or a ratio.
     Rate(f64),
-    /// Bytes in a second.
+    /// Bytes per second.
     Bytes(f64),
     /// A rate that is an alarm unless it is 0.
     Alarm(f64),
@@ -48,7 +48,7 @@ impl SheetCell {
         }
     }
 
-    /// Whether it belongs at the right of its column.
+    /// Whether it is aligned to the right of its column.
     pub const fn is_number(&self) -> bool {
         !matches!(self, Self::Text(_))
     }
@@ -60,14 +60,14 @@ impl SheetCell {
             Self::Rate(rate) | Self::Bytes(rate) | Self::Alarm(rate) => Some(*rate),
         };
         match (number(self), number(other)) {
-            // The largest numbers first, but texts as in a dictionary.
+            // Numbers in descending order, texts in ascending order.
             (Some(one), Some(other)) => other.total_cmp(&one),
             _ => self.text().cmp(&other.text()),
         }
     }
 }
 
-/// A number with a prefix of its unit: 1.5M.
+/// A number with a unit prefix, such as 1.5M.
 fn scaled(value: f64, unit: &str) -> String {
     let prefixes = [(1e9, "G"), (1e6, "M"), (1e4, "k")];
     match prefixes.iter().find(|(least, _)| value >= *least) {
@@ -79,7 +79,7 @@ fn scaled(value: f64, unit: &str) -> String {
 }
 
 impl Sheet {
-    /// Sorts by a column: numbers from the largest on, texts from the first on.
+    /// Sorts by a column: numbers in descending order, texts in ascending order.
     pub fn sort(&mut self, column: usize, is_reversed: bool) {
         self.rows.sort_by(|one, other| {
             let (Some(one), Some(other)) = (one.get(column), other.get(column)) else {
@@ -90,7 +90,7 @@ impl Sheet {
         });
     }
 
-    /// Leaves only rows with a cell that has this text.
+    /// Keeps only rows with a cell that contains this text.
     pub fn filter(&mut self, text: &str) {
         self.rows.retain(|row| row.iter().any(|cell| cell.text().contains(text)));
     }
@@ -226,8 +226,7 @@ fn routes(change: &SampleChange) -> Sheet {
     Sheet { view: View::Routes, headings, rows: rows.collect() }
 }
 
-/// Counters that are not zero: those of faults first, of these those that increase, then the
-/// largest.
+/// The counters that are not zero: those that indicate faults first, then by rate, then by count.
 fn drops(change: &SampleChange) -> Sheet {
     let headings = vec!["interface", "of", "why", "drops/s", "count"];
     let mut all: Vec<_> = change.now.drops.iter().filter(|row| row.count > 0).collect();

@@ -1,5 +1,5 @@
-//! The terminal: keys, samples and signals, one at a time. It is as it was before when the command
-//! ends, also by a signal or a panic.
+//! The loop of the terminal, which handles keys, samples and signals. When the command ends, also
+//! by a signal or a panic, it restores the terminal.
 
 use super::sample::{Sample, SampleChange};
 use super::screen::Screen;
@@ -15,13 +15,13 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::Builder;
 use std::time::{Duration, Instant};
 
-/// How long keys are waited for, before samples and signals are looked for.
+/// How long the loop waits for a key before it polls samples and signals.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// Intervals that the keys give.
+/// The limits of the interval between samples.
 const INTERVAL_MS_MIN: u64 = 100;
 const INTERVAL_MS_MAX: u64 = 60_000;
 
-/// A thread that requests the tables of a view from the node, on demand.
+/// The handle of a thread that requests the tables of a view from the node, on demand.
 struct Sampler {
     views: Sender<View>,
     samples: Receiver<(View, Result<Sample, String>)>,
@@ -49,8 +49,8 @@ impl Sampler {
     }
 }
 
-/// Shows a node until the user quits. The first sample is taken before the terminal, so that a
-/// wrong socket is an error as of other commands.
+/// Shows a node until the user quits. The first sample is taken before the terminal is set up, so
+/// that a wrong socket is an error, as in other commands.
 #[expect(clippy::disallowed_methods, reason = "samples go by the clock")]
 pub fn run(arguments: &TopArguments) -> Result<(), Box<dyn Error>> {
     let TopArguments { socket, view, interval, wait, .. } = arguments;
@@ -62,7 +62,7 @@ pub fn run(arguments: &TopArguments) -> Result<(), Box<dyn Error>> {
     let interval_ms = interval_ms.clamp(INTERVAL_MS_MIN, INTERVAL_MS_MAX);
     let mut screen = Screen::new(*view, interval_ms, has_colors);
     screen.change = Some(SampleChange::between(None, first));
-    // It has a hook that restores the terminal before a panic is printed.
+    // This installs a hook that restores the terminal before a panic is printed.
     let mut terminal = ratatui::try_init()?;
     let mut asked_at = Instant::now();
     let mut is_drawn = false;
@@ -80,7 +80,7 @@ pub fn run(arguments: &TopArguments) -> Result<(), Box<dyn Error>> {
                 }
                 is_drawn = false;
             }
-            // Another size of the terminal has it drawn anew, too.
+            // Other events, such as a resize of the terminal, redraw the screen too.
             Ok(event) => is_drawn = event.is_none(),
             Err(error) => break Err(error),
         }
@@ -152,7 +152,7 @@ impl Screen {
         views[(at + steps) % views.len()]
     }
 
-    /// Shows another view, whose tables have to be asked for.
+    /// Switches to another view. The loop then requests the tables of that view.
     fn show(&mut self, view: View) {
         if view != self.view {
             (self.view, self.change, self.sort, self.scrolled) = (view, None, None, 0);
@@ -206,7 +206,8 @@ mod tests {
         assert!(press(&mut screen, "\x1b") && !press(&mut screen, "q"));
     }
 
-    /// Set for the run of the next test that panics, in the terminal of another run.
+    /// The environment variable with which the next test panics. The test sets it for another run
+    /// of itself, in a terminal.
     const PANICS: &str = "POLLUX_TOP_PANICS";
 
     #[test]

@@ -2,10 +2,10 @@
 
 use super::sample::SampleChange;
 
-/// The share of a worker's time from which on it has no reserve, in percent.
+/// A worker that is busy for at least this share of its time, in percent, causes a warning.
 const BUSY_PERCENT_MAX: f64 = 90.0;
 
-/// The most important first.
+/// The warnings, the most important ones first.
 pub fn warnings(change: &SampleChange) -> Vec<String> {
     let states = change.now.interfaces.iter().filter(|row| row.state != "up").map(|row| {
         let waits = row.waits_for.as_ref().map_or(String::new(), |it| format!("; waits for {it}"));

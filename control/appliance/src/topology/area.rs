@@ -11,7 +11,7 @@ pub(crate) struct Area {
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct NodeBox {
     pub(crate) area: Area,
-    /// Its name is written from below upwards.
+    /// Whether its name is written from bottom to top.
     pub(crate) is_vertical: bool,
     pub(crate) is_hosted: bool,
 }

@@ -1,18 +1,18 @@
-//! Sentences about a topology, its nodes and its cables, for all forms of output.
+//! Texts about a topology, its nodes and its cables, for all forms of output.
 
 use super::graph::{Cable, CableEnd, CableHealth, Graph};
 use pollux_node::admin::rows::{CableCounters, NodeKind};
 use std::collections::BTreeMap;
 
-/// Where a topology is from.
+/// The origin of a topology.
 pub(crate) struct Source {
     /// The socket of a fabric, a file or a specification.
     pub(crate) name: String,
-    /// The time at which a fabric had it, in UTC; none of a plan.
+    /// When the fabric had this topology, in UTC; `None` for a plan.
     pub(crate) time: Option<String>,
 }
 
-/// What there is: `3 hosts, 1 switch, 3 links`.
+/// The numbers of nodes and links: `3 hosts, 1 switch, 3 links`.
 pub(crate) fn contents(graph: &Graph) -> String {
     let own = &graph.nodes[..graph.own_nodes];
     let of_kind = |kind| own.iter().filter(|node| node.kind == kind).count();
@@ -81,7 +81,7 @@ pub(crate) fn rates(graph: &Graph) -> Vec<(&str, usize)> {
     counts
 }
 
-/// All about a node, a line each.
+/// The details of a node, on several lines.
 pub(crate) fn node(graph: &Graph, node: usize) -> String {
     let row = &graph.nodes[node];
     if graph.is_external(node) {
@@ -116,7 +116,7 @@ fn state_and_rate(graph: &Graph, node: usize, port: u8) -> String {
     words.join(" ")
 }
 
-/// All about a cable, a line each.
+/// The details of a cable, on several lines.
 pub(crate) fn cable(graph: &Graph, cable: &Cable) -> String {
     let [a, b] = cable.ends;
     let rate = graph.port(a).rate.as_ref().map(|rate| format!(", {rate}"));
@@ -150,7 +150,7 @@ fn traffic(counters: CableCounters) -> String {
     )
 }
 
-/// With a comma before each thousand.
+/// A number with a comma between groups of three digits.
 pub(crate) fn grouped(count: u64) -> String {
     let digits = count.to_string();
     let comma = |at: usize| at > 0 && (digits.len() - at).is_multiple_of(3);
@@ -162,7 +162,7 @@ pub(crate) fn grouped(count: u64) -> String {
     text
 }
 
-/// Three digits: 1234567 is 1.23M.
+/// A number with three digits: 1234567 is 1.23M.
 pub(crate) fn short(count: u64) -> String {
     let units = ["", "k", "M", "G", "T", "P", "E"];
     let (mut value, mut unit) = (count as f64, 0);

@@ -1,7 +1,7 @@
-//! Names of nodes come from other machines and from files: what they need before they are part of
-//! SVG, of HTML or of lines at a terminal.
+//! Makes names of nodes, which come from other machines and from files, safe for SVG, for HTML and
+//! for a terminal.
 
-/// Text of an element, or of an attribute in quotes.
+/// Escapes text for an element or for a quoted attribute.
 pub(crate) fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in text.chars() {
@@ -18,12 +18,13 @@ pub(crate) fn escape(text: &str) -> String {
     escaped
 }
 
-/// Text at a terminal, on one line.
+/// Makes text safe for one line of a terminal.
 pub(crate) fn printable(text: &str) -> String {
     text.chars().map(printed).collect()
 }
 
-/// XML has no control characters, terminals obey them, and those of direction reorder what follows.
+/// Replaces control characters, which XML forbids and terminals obey, and direction marks, which
+/// reorder the text after them.
 fn printed(c: char) -> char {
     let is_direction = matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}')
         || matches!(c, '\u{2066}'..='\u{2069}');

@@ -8,16 +8,16 @@ use super::escape::printable;
 use pollux_node::admin::rows::{CabledPort, NodeKind, TopologyNode};
 use std::collections::VecDeque;
 
-/// A switch is a leaf if one in so many of its cables, or more, leads to a host. One host at a
-/// spine switch, where a subnet manager runs, does not make a leaf of it.
+/// A switch is a leaf if at least one in this many of its cables leads to a host. So a single host
+/// at a spine switch, such as that of a subnet manager, does not make the switch a leaf.
 const CABLES_PER_HOST_MAX: usize = 8;
-/// Part of the name of a host inside of a switch, which tells nothing about its level.
+/// Part of the name of a host inside of a switch, which does not count for the switch's level.
 const AGGREGATION_NODE: &str = "Aggregation Node";
 
 pub(crate) struct Graph {
-    /// The nodes, and behind them an external node for each wire.
+    /// The nodes of the fabric, then an external node for each wire.
     pub(crate) nodes: Vec<TopologyNode>,
-    /// Nodes that are no external nodes.
+    /// The number of nodes that are not external.
     pub(crate) own_nodes: usize,
     pub(crate) cables: Vec<Cable>,
     /// The level of each node.
@@ -39,10 +39,10 @@ pub(crate) struct CableEnd {
     pub(crate) index: usize,
 }
 
-/// What a picture shows of the state of a cable.
+/// The state of a cable, as a picture shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum CableHealth {
-    /// Of a fabric that does not run.
+    /// The fabric does not run.
     Unknown,
     Active,
     /// It waits for the subnet manager.
@@ -62,7 +62,7 @@ impl CableHealth {
 }
 
 impl Graph {
-    /// The graph of nodes as they are reported. Their names are on one line in it.
+    /// The graph of reported nodes. Their names become printable text on one line.
     pub(crate) fn new(mut nodes: Vec<TopologyNode>) -> Self {
         let own_nodes = nodes.len();
         for node in &mut nodes {
@@ -100,7 +100,7 @@ impl Graph {
         node >= self.own_nodes
     }
 
-    /// The worse of the states of its ends.
+    /// The state of the worse of its ends.
     pub(crate) fn health(&self, cable: &Cable) -> CableHealth {
         let [a, b] = cable.ends.map(|end| CableHealth::of(self.port(end)));
         a.max(b)
@@ -115,7 +115,8 @@ impl Graph {
         peers.find(|peer| !self.is_host(*peer))
     }
 
-    /// Whether a switch has hosts, and whether these are many among its cables.
+    /// Whether a switch has hosts, and whether at least one in [`CABLES_PER_HOST_MAX`] of its
+    /// cables leads to one.
     fn hosts_of(&self, node: usize) -> (bool, bool) {
         let is_counted = |peer: &usize| {
             self.homes[*peer] == Some(node) && !self.nodes[*peer].node.contains(AGGREGATION_NODE)
@@ -149,7 +150,7 @@ impl Graph {
                 }
             }
         }
-        // Switches that no host can reach.
+        // Switches that no host can reach are at level 1.
         levels.into_iter().map(|level| level.unwrap_or(1)).collect()
     }
 }
@@ -166,7 +167,7 @@ impl Cable {
     }
 }
 
-/// Adds a host for each wire, and leads the wire to it.
+/// Adds an external node for each wire, at its other end.
 fn add_external_nodes(nodes: &mut Vec<TopologyNode>) {
     for node in 0..nodes.len() {
         for index in 0..nodes[node].cables.len() {
@@ -198,7 +199,7 @@ fn add_external_nodes(nodes: &mut Vec<TopologyNode>) {
     }
 }
 
-/// Each cable once, from its first end.
+/// Lists each cable once, from its first end.
 fn cables(nodes: &[TopologyNode]) -> Vec<Cable> {
     let mut cables = Vec::new();
     for (node, row) in nodes.iter().enumerate() {
@@ -265,7 +266,7 @@ pub(crate) mod tests {
         assert_eq!(graph.cables.len(), 1);
     }
 
-    /// Leaves 0 and 1 with hosts, and a spine 2 with nine cables to them and a host of its own.
+    /// Leaves 0 and 1 with hosts, and a spine 2 with ten cables to them and its own host.
     #[test]
     fn one_host_at_a_spine_does_not_make_it_a_leaf() {
         use NodeKind::{Host, Switch};

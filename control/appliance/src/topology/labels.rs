@@ -1,11 +1,11 @@
-//! The names in a picture: those of switches without what they have in common.
+//! The names in a picture. Names of switches are shown without their common prefix and suffix.
 //!
-//! Managed switches are called `MF0;NAME:MODEL/UNIT`, so that their names begin and end alike.
+//! Managed switches have names of the form `MF0;NAME:MODEL/UNIT`, which begin and end alike.
 
 use super::graph::Graph;
 use pollux_node::admin::rows::NodeKind;
 
-/// Shorter names are left as they are.
+/// If no name of a switch is longer than this, all names are left as they are.
 const LENGTH_MIN: usize = 16;
 /// Common parts end and begin at one of these.
 const SEPARATORS: [char; 4] = [';', ':', '/', ' '];
@@ -38,7 +38,7 @@ fn common(names: &[&str]) -> (usize, usize) {
     let starts = first.match_indices(SEPARATORS).map(|(at, _)| at);
     let is_suffix = |at: &usize| others.iter().all(|name| name.ends_with(&first[*at..]));
     let suffix = starts.filter(is_suffix).map(|at| first.len() - at).max().unwrap_or(0);
-    // Something is left of each name.
+    // A part of each name has to remain.
     let shortest = names.iter().map(|name| name.len()).min().unwrap_or(0);
     if prefix + suffix < shortest { (prefix, suffix) } else { (0, 0) }
 }

@@ -1,9 +1,9 @@
-//! Where everything in a picture is: boxes, and the ends of cables at their edges. It is a function
-//! of the graph alone, so that a fabric gives the same picture each time.
+//! The layout of a picture: boxes, and the ends of cables at their edges. It depends only on the
+//! graph, so that a fabric has the same picture each time.
 //!
-//! A block is a switch and its hosts: the hosts of a leaf are below it, those of other switches are
-//! at its right. Blocks of a level stand in a row, in the order of [`order`]; each is as near to
-//! the middle of its neighbors below as its own level permits.
+//! A block is a switch and its hosts: the hosts of a leaf are below it, those of other switches to
+//! the right of it. The blocks of a level form a row, in the order of [`order`]. Each block is as
+//! near to the middle of its neighbors below as the other blocks of its level permit.
 
 use super::area::{Area, NodeBox};
 use super::graph::Graph;
@@ -14,18 +14,18 @@ use super::style::{HostStyle, Style, SwitchLook, WIDTH_GOOD};
 use std::cmp::Ordering;
 
 const MARGIN: f64 = 14.0;
-/// Between a switch and its hosts.
+/// The gap between a switch and its hosts.
 const HOST_GAP: f64 = 8.0;
 const HOST_GAP_WITH_CABLES: f64 = 44.0;
-/// Between the boxes of a level whose switches are joined.
+/// The gap between the switches of a level, if cables join them.
 const JOINED_GAP: f64 = 40.0;
 const JOINED_GAP_NARROW: f64 = 14.0;
-/// Between levels, by the width of a picture.
+/// The limits of the gap between levels, which grows with the width of the picture.
 const LEVEL_GAP_MIN: f64 = 64.0;
 const LEVEL_GAP_MAX: f64 = 120.0;
-/// The same, where hosts are squares, and lines many.
+/// The maximum if hosts are squares, with many lines.
 const LEVEL_GAP_DENSE_MAX: f64 = 190.0;
-/// Between boxes that are spread over a level.
+/// The maximum by which the gap grows to spread boxes over a level.
 const SPREAD_MAX: f64 = 150.0;
 
 pub(crate) struct Layout {
@@ -36,19 +36,19 @@ pub(crate) struct Layout {
     pub(crate) labels: Vec<String>,
     /// The box of each node.
     pub(crate) boxes: Vec<NodeBox>,
-    /// Around switches and their hosts.
+    /// Rectangles around switches and their hosts.
     pub(crate) panels: Vec<Area>,
     pub(crate) lines: Vec<Line>,
 }
 
-/// A switch and its hosts. The middle of the switch is in the middle of the block at leaves.
+/// A switch and its hosts. In the block of a leaf, the switch is centered.
 struct Block {
     node: usize,
     hosts: Vec<usize>,
     size: [f64; 2],
     width: f64,
     height: f64,
-    /// Between its edge and what is in it.
+    /// The distance from its edge to its boxes.
     inset: f64,
     x: f64,
 }
@@ -80,7 +80,8 @@ pub(crate) fn layout(graph: &Graph) -> Layout {
     if let Some(plan) = fitting {
         return plan.lay_out(WIDTH_GOOD);
     }
-    // Names of leaves are vertical: the widest columns that fit, or the narrowest.
+    // No style fits with horizontal names. So names of leaves are vertical, and hosts are squares,
+    // in the widest rows that fit or else in the narrowest.
     let cells = styles.iter().filter(|style| !style.has_ports()).map(|style| plan(*style));
     let mut cells: Vec<_> = cells.collect();
     let leaves = |plan: &Plan<'_>| plan.width(&plan.blocks(0, true), 0);
@@ -124,7 +125,7 @@ impl Plan<'_> {
         };
         let blocks = self.rows[level].iter().map(|node| self.block(*node, level, look));
         let mut blocks: Vec<_> = blocks.collect();
-        // Switches of a level are equally high, so that their hosts begin at one line.
+        // All switches of a level have the same height, so that their hosts begin at one line.
         let most = blocks.iter().map(|block| block.size[1]).fold(0.0, f64::max);
         for block in &mut blocks {
             block.height += most - block.size[1];
@@ -160,7 +161,8 @@ impl Plan<'_> {
         [width, height]
     }
 
-    /// The style of hosts at a level: beside a switch, they are in one column.
+    /// The style of hosts at a level. Above the leaves, hosts are beside their switch, in one
+    /// column of names or two of squares.
     fn side(&self, level: usize) -> Style {
         if level == 0 { self.style } else { self.style.beside_switch() }
     }
@@ -169,7 +171,7 @@ impl Plan<'_> {
         if self.has_host_lines() { HOST_GAP_WITH_CABLES } else { HOST_GAP }
     }
 
-    /// Most ends of cables at one side of a node.
+    /// The number of cable ends at the top or bottom of a node, whichever has more.
     fn ends_max(&self, node: usize) -> usize {
         let graph = self.graph;
         let (mut above, mut below) = (0, 0);
@@ -236,7 +238,7 @@ impl Plan<'_> {
         layout
     }
 
-    /// Gives each block its x: leaves side by side, others above their neighbors.
+    /// Sets the x of each block: leaves side by side, other blocks above their neighbors.
     fn place(&self, levels: &mut [Vec<Block>]) {
         let mut middles = vec![None; self.graph.nodes.len()];
         let widest = (0..levels.len()).map(|level| self.width(&levels[level], level));
@@ -286,7 +288,7 @@ impl Plan<'_> {
         };
     }
 
-    /// Puts the boxes of a block, with the edges of switches in one line at the top.
+    /// Places the boxes of a block. The upper edges of all switches of a level are on one line.
     fn put(&self, layout: &mut Layout, block: &Block, y: f64, level: usize, is_vertical: bool) {
         let [width, height] = block.size;
         let area = Area { x: block.switch_x(level), y: y + block.inset, width, height };
@@ -317,7 +319,7 @@ impl Plan<'_> {
         }
     }
 
-    /// The highest arc of a level.
+    /// The height of the highest arc of a level.
     fn arc_space(&self, level: usize) -> f64 {
         let arcs = self.graph.cables.iter().filter_map(|cable| {
             let [a, b] = cable.ends.map(|end| end.node);
@@ -336,10 +338,11 @@ impl Block {
     }
 }
 
-/// Positions that are nearest to the wanted ones, with these widths and in this order: the mean of
-/// each group that would overlap otherwise (pool adjacent violators).
+/// The positions nearest to the wanted ones that keep their order and do not overlap. A group that
+/// would overlap is placed at the mean of its wanted positions (pool adjacent violators).
 fn apart(wanted: &[f64], widths: &[f64]) -> Vec<f64> {
-    // Sum and count of each group, of positions less the widths before them.
+    // The sum and the number of positions of each group. From each position, the widths before it
+    // are subtracted.
     let mut groups: Vec<(f64, usize)> = Vec::new();
     let mut before = 0.0;
     let mean = |group: &(f64, usize)| group.0 / group.1 as f64;

@@ -9,7 +9,8 @@ const ARC_MIN: f64 = 26.0;
 const ARC_STEP: f64 = 10.0;
 const ARC_MAX: f64 = 140.0;
 
-/// A cable with a line. That of a host without one is part of the host's square.
+/// A cable that is drawn as a line. The cable between a host and its home is drawn only if hosts
+/// are boxes.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Line {
     pub(crate) cable: usize,
@@ -35,7 +36,7 @@ pub(crate) enum Side {
     Right,
 }
 
-/// What lines depend on, besides the boxes.
+/// The input of the lines, besides the boxes.
 pub(crate) struct Cabling<'a> {
     pub(crate) graph: &'a Graph,
     pub(crate) style: Style,
@@ -78,7 +79,7 @@ impl Cabling<'_> {
                 let (side, group) = self.side_of(boxes, end.node, other, at);
                 let far = boxes[other].area.middle();
                 let far = if group == 1.0 { far } else { -far };
-                // Cables between the same two boxes do not cross.
+                // Sorting by port keeps cables between the same two boxes from crossing.
                 let port = graph.port(cable.ends[0]).port;
                 ends.push((end.node, side, [group, far, f64::from(port)], line, at));
             }

@@ -2,8 +2,9 @@
 //! cluster, as text, as JSON, or as a picture.
 //!
 //! 1. `graph`: nodes, cables and levels; `order`: the order within levels;
-//! 2. `style`: how much a picture says; `layout`: where everything in it is, by `area` and `lines`;
-//! 3. `describe`: sentences; `labels` and `escape`: names in pictures, and from elsewhere;
+//! 2. `style`: the level of detail of a picture; `layout`: its boxes (`area`) and cables (`lines`);
+//! 3. `describe`: texts about nodes and cables; `labels`: names in pictures; `escape`: makes names
+//!    from other machines safe to print;
 //! 4. `text`, `svg` and `page`: the forms of output.
 
 mod area;
@@ -56,7 +57,7 @@ pub(crate) fn show_running(
 
 /// Shows the topology of a file or a specification.
 pub(crate) fn show_planned(plan: &str, form: TopologyForm) -> Result<(), Box<dyn Error>> {
-    // GUIDs of a specification are those of `pollux fabric` with its default seed.
+    // The seed is the default of `pollux fabric`, so that the GUIDs are the same.
     let topology = config::topology(plan, 1, note)?;
     show(planned(&topology), &Source { name: plan.into(), time: None }, form)
 }

@@ -1,17 +1,17 @@
 //! The order of nodes within their levels, such that few cables cross.
 //!
-//! The first order is that of names, which people expect. Passes up and down then move nodes to the
-//! mean of their neighbors at the next level, and the best order wins; equal ones keep the first.
-//! Where switches of a level are joined, as in a ring, an order along their cables competes as
-//! well. (Sugiyama, Tagawa and Toda, 1981.)
+//! The first order is that of names, as people expect. If cables join switches of a level, as in a
+//! ring, an order along these cables replaces it if they become shorter. Passes up and down then
+//! move nodes to the mean position of their neighbors at the next level. The best order wins; of
+//! equal ones, the first. (Sugiyama, Tagawa and Toda, 1981.)
 
 use super::graph::Graph;
 use std::cmp::Ordering;
 
-/// Passes up and down. Most topologies need two.
+/// The number of passes up and down. Most topologies need two.
 const PASSES: usize = 6;
 
-/// The nodes of each level from 1 on, from left to right. Hosts with a home are at no level.
+/// The nodes of each level from 1 on, from left to right, without hosts that have a home.
 pub(crate) fn order(graph: &Graph) -> Vec<Vec<usize>> {
     let top = graph.levels.iter().copied().max().unwrap_or(0);
     let mut rows: Vec<Vec<usize>> = vec![Vec::new(); top];
@@ -38,7 +38,7 @@ pub(crate) fn order(graph: &Graph) -> Vec<Vec<usize>> {
     best.1
 }
 
-/// Names as people order them: leaf2 before leaf10.
+/// Compares names as people order them: leaf2 before leaf10.
 fn by_name(graph: &Graph, a: usize, b: usize) -> Ordering {
     let (one, other) = (&graph.nodes[a], &graph.nodes[b]);
     natural(&one.node, &other.node).then_with(|| one.guid.cmp(&other.guid)).then(a.cmp(&b))
@@ -66,14 +66,14 @@ fn natural(a: &str, b: &str) -> Ordering {
     }
 }
 
-/// The digits, or the other characters, at the front; and the rest.
+/// Splits a text after its leading digits, or after its leading other characters.
 fn split_number(text: &str) -> (&str, &str) {
     let is_digit = text.starts_with(|c: char| c.is_ascii_digit());
     let end = text.find(|c: char| c.is_ascii_digit() != is_digit).unwrap_or(text.len());
     text.split_at(end)
 }
 
-/// The position of each node in its row; none for hosts that have a home.
+/// The position of each node in its row; `None` for hosts that have a home.
 pub(crate) fn positions(graph: &Graph, rows: &[Vec<usize>]) -> Vec<Option<usize>> {
     let mut positions = vec![None; graph.nodes.len()];
     for row in rows {
@@ -82,7 +82,7 @@ pub(crate) fn positions(graph: &Graph, rows: &[Vec<usize>]) -> Vec<Option<usize>
     positions
 }
 
-/// Puts a row in an order along the cables within it, if these become shorter by that.
+/// Sorts a row along the cables within it, if this makes them shorter.
 fn along_cables(graph: &Graph, row: &mut Vec<usize>) {
     let before = spans(graph, row);
     if before == 0 {
@@ -129,7 +129,7 @@ fn toward_neighbors(graph: &Graph, rows: &mut [Vec<usize>], moved: usize, fixed:
     let positions = positions(graph, &rows[fixed..=fixed]);
     let mean = |at: usize, node: usize| {
         let near: Vec<_> = graph.peers(node).filter_map(|peer| positions[peer]).collect();
-        // A node without neighbors there keeps its part of the row.
+        // A node without neighbors there keeps its relative position in the row.
         let own = at as f64 / rows[moved].len() as f64 * rows[fixed].len() as f64;
         if near.is_empty() { own } else { near.iter().sum::<usize>() as f64 / near.len() as f64 }
     };
@@ -139,7 +139,7 @@ fn toward_neighbors(graph: &Graph, rows: &mut [Vec<usize>], moved: usize, fixed:
     rows[moved] = means.into_iter().map(|(_, node)| node).collect();
 }
 
-/// The crossings between levels, and the lengths of cables within them.
+/// The number of crossings between levels, plus the lengths of cables within levels.
 fn cost(graph: &Graph, rows: &[Vec<usize>]) -> usize {
     let positions = positions(graph, rows);
     let between = (0..rows.len().saturating_sub(1)).map(|level| {
@@ -156,7 +156,7 @@ fn cost(graph: &Graph, rows: &[Vec<usize>]) -> usize {
     crossings + rows.iter().map(|row| spans(graph, row)).sum::<usize>()
 }
 
-/// Pairs in the wrong order, by a Fenwick tree.
+/// The number of pairs in the wrong order, counted with a Fenwick tree.
 fn inversions(ends: &[usize], count: usize) -> usize {
     let (mut tree, mut inversions) = (vec![0usize; count + 1], 0);
     for (before, end) in ends.iter().enumerate() {
@@ -212,7 +212,7 @@ mod tests {
         assert_eq!(pods(&rows[0]), pods(&rows[1]));
     }
 
-    /// Its switches have names that say nothing of their order.
+    /// The names of the switches do not follow the ring.
     #[test]
     fn a_ring_is_walked_along_its_cables() {
         let ring = ["c", "a", "e", "b", "d"];
@@ -225,7 +225,7 @@ mod tests {
         assert_eq!(names(&graph), [["a", "c", "d", "b", "e"]]);
     }
 
-    /// Two pairs whose names cross.
+    /// In the order of names, the cables of two pairs cross.
     #[test]
     fn crossings_are_fewer_than_by_names() {
         use NodeKind::{Host, Switch};

@@ -1,5 +1,5 @@
-//! A topology as one page of HTML: the picture, and tables of nodes and of links. It needs no
-//! network and no script, follows the colors that the reader prefers, and prints.
+//! A topology as one HTML page: the picture, and tables of nodes and of links. The page needs no
+//! network and no script, follows the reader's preferred color scheme, and can be printed.
 
 use super::describe::{Source, conditions, contents, grouped, name};
 use super::escape::escape;
@@ -10,7 +10,7 @@ use pollux_node::admin::rows::{CableCounters, NodeKind, TopologyNode};
 use std::fmt::{self, Write};
 
 const STYLE: &str = include_str!("page.css");
-/// A longer table is closed until its reader opens it, so that a page prints on few sheets.
+/// A longer table is collapsed until the reader opens it, so that a page prints on few sheets.
 const ROWS_OPEN_MAX: usize = 100;
 
 pub(crate) fn page(graph: &Graph, layout: &Layout, source: &Source) -> String {
@@ -48,7 +48,7 @@ fn write(graph: &Graph, layout: &Layout, source: &Source, page: &mut String) -> 
     writeln!(page, "</body>\n</html>")
 }
 
-/// The legend: what the colors of lines and boxes say.
+/// The legend for the colors of lines and boxes.
 fn key(graph: &Graph) -> String {
     let lines = legend(graph).into_iter().map(|(word, class)| {
         format!(
@@ -66,7 +66,7 @@ fn key(graph: &Graph) -> String {
     lines.chain(open).collect()
 }
 
-/// A table, with its heading and its count of rows.
+/// Writes a table, with its heading and its number of rows.
 fn table(
     page: &mut String,
     heading: &str,
@@ -181,7 +181,7 @@ mod tests {
         page(graph, &layout(graph), &source)
     }
 
-    /// Nothing is loaded, and nothing runs.
+    /// A browser loads nothing and runs nothing.
     #[test]
     fn a_page_needs_no_network_and_no_script() {
         let page = page_of(&graph("fat-tree:4"));
@@ -209,7 +209,7 @@ mod tests {
         assert!(!page_of(&Graph::new(hosts.to_vec())).contains("<script"));
     }
 
-    /// A cluster of a thousand hosts is a page that a browser opens at once.
+    /// A browser opens the page of a cluster of a thousand hosts at once.
     #[test]
     fn a_page_of_a_large_cluster_is_below_two_megabytes() {
         let page = page_of(&graph("leaf-spine:63x16x16"));

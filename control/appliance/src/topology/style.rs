@@ -1,5 +1,5 @@
-//! How much of a topology its picture says: a style for each size, from boxes with names and port
-//! numbers to a small square for each host.
+//! The level of detail of a picture: a style for each size of a topology, from boxes with names and
+//! port numbers to a small square for each host.
 
 use super::graph::Graph;
 
@@ -13,21 +13,22 @@ const LIST_ROW: f64 = 18.0;
 const LIST_PITCH: f64 = 21.0;
 /// The width of a character of a name.
 const NAME_CHAR: f64 = 6.9;
-/// Between the ends of cables at a box that has port numbers.
+/// The distance between cable ends at a box that has port numbers.
 pub(crate) const PORT_PITCH: f64 = 18.0;
-/// Boxes are not made wider for more cables.
+/// Boxes do not become wider for more cables than this.
 const PORTS_WIDE_MAX: usize = 16;
 const SWITCH_NAME_MAX: usize = 24;
 const HOST_NAME_MAX: usize = 16;
 const VERTICAL_NAME_MAX: usize = 18;
 const VERTICAL_WIDTH: f64 = 17.0;
-/// Rows of hosts below a switch.
+/// Maximum number of rows of hosts below a switch.
 const LIST_ROWS_MAX: usize = 20;
 const CELL_ROWS_MAX: usize = 24;
-/// Of a host with counters.
+/// The minimum width of a host with counters.
 const COUNTERS_WIDTH: f64 = 44.0;
+/// The additional height of a host with counters.
 const COUNTERS_HEIGHT: f64 = 16.0;
-/// For numbers of ports at the left and right of a box.
+/// The additional width for port numbers at the left and right of a box.
 const SIDE_PORTS: f64 = 22.0;
 
 /// How hosts are drawn.
@@ -35,35 +36,35 @@ const SIDE_PORTS: f64 = 22.0;
 pub(crate) enum HostStyle {
     /// Boxes in a row, each with its cables.
     Boxes,
-    /// Names in so many columns.
+    /// Names in this many columns.
     Names(usize),
-    /// Squares in so many columns.
+    /// Squares in this many columns.
     Cells(usize),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SwitchLook {
     Plain,
-    /// With numbers of ports at the left and right.
+    /// With port numbers at the left and right.
     WithSides,
-    /// With a name that is written from below upwards.
+    /// With a name that is written from bottom to top.
     Vertical,
 }
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Style {
     pub(crate) hosts: HostStyle,
-    /// The widths of a host.
+    /// The width of a host.
     pub(crate) host_width: f64,
-    /// Between blocks of a level.
+    /// The gap between blocks of a level.
     pub(crate) gap: f64,
-    /// Around a switch and hosts without cables of their own.
+    /// The width of the border around a switch and hosts without lines.
     pub(crate) panel: f64,
     host_height: f64,
 }
 
 impl Style {
-    /// All styles for a topology, from the one that says most.
+    /// All styles for a topology, the most detailed one first.
     pub(crate) fn all(graph: &Graph, hosts_max: usize) -> Vec<Self> {
         let names = (0..graph.nodes.len()).filter(|node| graph.homes[*node].is_some());
         let is_live = |node: &usize| graph.nodes[*node].cables.iter().any(|c| c.counters.is_some());
@@ -81,7 +82,7 @@ impl Style {
             let least = hosts_max.div_ceil(rows_max).max(1);
             (least..=most.max(least)).rev()
         };
-        // About as high as wide.
+        // The side of a square that contains all hosts.
         let square = (1..).find(|side| side * side >= hosts_max).unwrap_or(1);
         let boxes = (hosts_max <= LIST_ROWS_MAX).then_some(HostStyle::Boxes);
         let names = columns(LIST_ROWS_MAX, square).map(HostStyle::Names);
@@ -101,14 +102,14 @@ impl Style {
         }
     }
 
-    /// The columns of so many hosts, and the size of the space that they take.
+    /// The columns of this many hosts, and the width and height of the space that they take.
     pub(crate) fn space(&self, hosts: usize) -> (usize, f64, f64) {
         let pitch = self.pitch();
         let columns = match self.hosts {
             HostStyle::Boxes => hosts.max(1),
             HostStyle::Names(columns) | HostStyle::Cells(columns) => columns,
         };
-        // No column is nearly empty.
+        // Leaves out columns that this number of rows does not need.
         let rows = hosts.div_ceil(columns);
         let columns = hosts.div_ceil(rows.max(1));
         let free = [pitch[0] - self.host_width, pitch[1] - self.host_height];
@@ -116,7 +117,7 @@ impl Style {
         (columns, size(columns, pitch[0], free[0]), size(rows, pitch[1], free[1]))
     }
 
-    /// From a host to the next one, across and down.
+    /// The distance from a host to the next one, across and down.
     pub(crate) fn pitch(&self) -> [f64; 2] {
         match self.hosts {
             HostStyle::Boxes => [self.host_width + 10.0, self.host_height],
@@ -129,12 +130,12 @@ impl Style {
         self.host_height
     }
 
-    /// Whether boxes of switches have the numbers of their ports.
+    /// Whether boxes of switches show port numbers.
     pub(crate) fn has_ports(&self) -> bool {
         !matches!(self.hosts, HostStyle::Cells(_))
     }
 
-    /// The size of a switch with so many ends of cables at one side.
+    /// The size of a switch with this many cable ends at one side.
     pub(crate) fn switch_size(&self, name: &str, ends: usize, look: SwitchLook) -> [f64; 2] {
         if look == SwitchLook::Vertical {
             return [VERTICAL_WIDTH, name_width(name, VERTICAL_NAME_MAX) + 14.0];
@@ -149,7 +150,7 @@ impl Style {
     }
 }
 
-/// The text of a switch's name.
+/// The name of a switch, shortened to fit its box.
 pub(crate) fn switch_name(name: &str, is_vertical: bool) -> String {
     shortened(name, if is_vertical { VERTICAL_NAME_MAX } else { SWITCH_NAME_MAX })
 }
@@ -163,7 +164,7 @@ fn name_width(name: &str, max: usize) -> f64 {
     widths as f64 * NAME_CHAR
 }
 
-/// The beginning of a name that is longer.
+/// Cuts a name that is longer than `max`, and adds an ellipsis.
 fn shortened(name: &str, max: usize) -> String {
     if name.chars().map(char_width).sum::<usize>() <= max {
         return name.into();

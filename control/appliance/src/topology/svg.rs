@@ -1,5 +1,5 @@
-//! A picture of a topology as SVG. Colors are classes, which follow the scheme that a reader
-//! prefers; each node and each link says all about itself below the pointer.
+//! A picture of a topology as SVG. Colors are CSS classes, which follow the reader's preferred
+//! color scheme. A node or link below the pointer shows its details.
 
 use super::area::{Area, NodeBox};
 use super::describe::{self, Source, conditions, contents, rates, short};
@@ -12,17 +12,17 @@ use pollux_node::admin::rows::{CableCounters, CabledPort, NodeKind};
 use std::fmt::{self, Write};
 
 const STYLE: &str = include_str!("picture.css");
-/// Above a picture that stands alone, and below it.
+/// The space above and below a standalone picture.
 const HEAD: f64 = 52.0;
 const FOOT: f64 = 34.0;
 const CAPTION_CHAR: f64 = 7.2;
 const LEGEND_ITEM: f64 = 86.0;
-/// More lines are drawn thinner, and are too near to each other for a pointer.
+/// With more lines than this, lines are thinner, and have no additional area for the pointer.
 const LINES_THICK_MAX: usize = 300;
-/// Links with a rate of their own that have it written at them.
+/// If at most this many links have another rate than the most frequent one, it is written at them.
 const RATES_WRITTEN_MAX: usize = 40;
 
-/// The picture; with a source it stands alone, and has a caption and a legend.
+/// The picture. With a source, it is standalone, and has a caption and a legend.
 pub(crate) fn picture(graph: &Graph, layout: &Layout, source: Option<&Source>) -> String {
     let mut svg = String::new();
     let rates = rates(graph);
@@ -108,7 +108,7 @@ impl Picture<'_> {
             rect(svg, "panel", *panel, 5.0)?;
         }
         let mut lines: Vec<_> = lines.iter().collect();
-        // What is wrong is on top.
+        // Cables in the worst state are drawn last, on top.
         lines.sort_by_key(|line| self.health(line));
         lines.iter().try_for_each(|line| self.line(line, svg))?;
         (0..self.graph.nodes.len()).try_for_each(|node| self.node(node, svg))?;
@@ -155,7 +155,7 @@ impl Picture<'_> {
         }
         if let Some(rate) = rate {
             let [a, b] = line.ends;
-            // At two heights, for cables side by side.
+            // The rates of cables side by side are at two heights.
             let part = match line.arc {
                 None => 0.36 + 0.28 * f64::from(port.port % 2),
                 Some(_) => 0.5,
@@ -252,7 +252,7 @@ impl Picture<'_> {
         writeln!(svg, "</g>")
     }
 
-    /// The lines in a box, with their classes.
+    /// The lines of text in a box, with their classes.
     fn texts(&self, node: usize) -> Vec<(String, &'static str)> {
         let row = &self.graph.nodes[node];
         let is_host = row.kind == NodeKind::Host;
@@ -297,7 +297,7 @@ fn rect(svg: &mut String, class: &str, area: Area, round: f64) -> fmt::Result {
     )
 }
 
-/// A number with one decimal, if it has any.
+/// A number that is printed with at most one decimal.
 #[derive(Clone, Copy)]
 struct Number(f64);
 

@@ -58,7 +58,7 @@ fn rows(graph: &Graph, node: usize) -> Vec<Row> {
     cables.iter().map(row).collect()
 }
 
-/// States and counters are columns of a fabric that runs.
+/// The columns for a node. A running fabric has states and counters too.
 fn columns(row: &TopologyNode) -> Vec<Column<Row>> {
     fn count(row: &Row, of: fn(&CableCounters) -> u64) -> String {
         row.cable.counters.as_ref().map(of).cell()

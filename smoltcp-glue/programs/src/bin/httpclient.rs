@@ -1,4 +1,4 @@
-//! smoltcp's example `httpclient`: a client of HTTP.
+//! smoltcp's example `httpclient`: an HTTP client.
 #![forbid(unsafe_code)]
 #![allow(warnings, clippy::all, reason = "it is smoltcp's text")]
 

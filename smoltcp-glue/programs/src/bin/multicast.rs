@@ -1,4 +1,4 @@
-//! smoltcp's example `multicast`: a receiver of mDNS.
+//! smoltcp's example `multicast`: an mDNS receiver.
 #![forbid(unsafe_code)]
 #![allow(warnings, clippy::all, reason = "it is smoltcp's text")]
 

@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 impl Stack {
-    /// Listens on a local address, or on all of a family; port 0 picks a free port.
+    /// Listens on a local address, or on all addresses of a family; port 0 picks a free port.
     pub fn tcp_listen(
         &mut self,
         local: SocketAddr,
@@ -62,7 +62,7 @@ impl Stack {
         self.tcp.listeners.get(id).map(|listener| listener.local)
     }
 
-    /// The connections that wait in the accept queue of a listener, and how many it holds.
+    /// The number of connections in the accept queue of a listener, and the maximum.
     pub fn tcp_backlog(&self, id: ListenerId) -> Option<(usize, usize)> {
         self.tcp.listeners.get(id).map(|listener| (listener.open.len(), listener.backlog))
     }
@@ -109,7 +109,7 @@ impl Stack {
         Ok(sent)
     }
 
-    /// Receives bytes; returns how many, 0 at end of file, `None` if none are there yet.
+    /// Receives bytes; returns how many, 0 at end of file, `None` if none have arrived yet.
     pub fn tcp_recv(&mut self, id: TcpId, buffer: &mut [u8]) -> Result<Option<usize>, TcpError> {
         let connection = self.tcp.connections.get_mut(id).ok_or(TcpError::Closed)?;
         let is_narrow = connection.is_narrow();
@@ -146,8 +146,8 @@ impl Stack {
         Ok(())
     }
 
-    /// Closes a connection. Queued bytes are still sent; unread received bytes make it a reset
-    /// instead.
+    /// Closes a connection. Queued bytes are still sent. If received bytes are unread, the
+    /// connection is reset instead.
     pub fn tcp_close(&mut self, now: Time, id: TcpId) {
         let Self { tcp, .. } = self;
         let Some(connection) = tcp.connections.get_mut(id) else { return };
@@ -156,7 +156,7 @@ impl Stack {
             tcp.remove(id);
             return;
         }
-        // Received data that were not read are lost, which the peer has to know (RFC 9293 3.6.1).
+        // The reset tells the peer that received data is lost unread (RFC 9293 3.6.1).
         if connection.has_unread() {
             return tcp.abort(id, TcpError::ShutDown);
         }
@@ -172,7 +172,7 @@ impl Stack {
         self.tcp_close(now, id);
     }
 
-    /// Copies received bytes, which stay; otherwise as [`Stack::tcp_recv`].
+    /// Like [`Stack::tcp_recv`], but the bytes stay in the receive queue.
     pub fn tcp_peek(&mut self, id: TcpId, buffer: &mut [u8]) -> Result<Option<usize>, TcpError> {
         self.tcp.connections.get_mut(id).ok_or(TcpError::Closed)?.peek(buffer)
     }
@@ -191,8 +191,8 @@ impl Stack {
         Ok(!connection.socket_ref().nagle_enabled())
     }
 
-    /// Sets the keep-alive time, ten seconds at the least; `None` turns keep-alive off. The
-    /// connection times out if no probe is answered for as long again.
+    /// Sets the keep-alive time, which must be at least [`crate::stack::KEEPALIVE_MIN`]; `None`
+    /// turns keep-alive off. The connection times out if no probe is answered for as long again.
     pub fn tcp_set_keepalive(&mut self, id: TcpId, idle: Option<Duration>) -> Result<(), TcpError> {
         self.tcp.connections.get_mut(id).ok_or(TcpError::Closed)?.keepalive = idle;
         self.tcp.mark_timer_stale(id);
@@ -209,7 +209,7 @@ impl Stack {
         !self.tcp.connections.values().any(Connection::is_flushing)
     }
 
-    /// Unacknowledged bytes of closed connections, one for each FIN included.
+    /// Unacknowledged bytes of closed connections, plus one for each FIN.
     pub fn tcp_unflushed(&self) -> usize {
         let left = self.tcp.connections.values().filter(|one| one.is_flushing());
         left.map(|connection| connection.unacknowledged() + 1).sum()

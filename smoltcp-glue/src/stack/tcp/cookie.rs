@@ -1,17 +1,18 @@
 //! SYN cookies (RFC 4987 3.6): half-open connections without state.
 //!
 //! ```text
-//!   number that the SYN is answered with: 24 bits of a keyed hash | 8 bits of options
-//!   hash of: both ends, the peer's number, the options, the epoch
+//!   initial sequence number of the answer: 24 bits of a keyed hash | 8 bits of options
+//!   hash of: addresses and ports, the peer's sequence number, the options, the epoch
 //! ```
 //!
-//! A listener keeps a few half-open connections ([`super::listener`]). SYNs beyond that are
-//! answered with a cookie as initial sequence number, which encodes their options. An
-//! acknowledgment of a valid cookie creates the connection. So a SYN of a flood costs an answer,
-//! and other clients still connect. The MSS is rounded to the values that a cookie can encode.
+//! A listener keeps a few half-open connections ([`super::listener`]). Further SYNs are answered
+//! with a cookie as initial sequence number, which encodes their options. An acknowledgment of a
+//! valid cookie creates the connection. So a SYN of a flood costs only an answer, and other clients
+//! still connect. The MSS is rounded down to a value that a cookie can encode.
 //!
-//! smoltcp gets such a connection when it is open: the SYN is replayed with the cookie as initial
-//! sequence number, and the answer is discarded.
+//! smoltcp learns of such a connection only when it is established. Then a SYN that is rebuilt from
+//! the cookie is passed to smoltcp, which answers with the cookie as initial sequence number. That
+//! answer is discarded.
 
 use super::isn::IsnSecret;
 use super::segment::write_segment;
@@ -24,8 +25,9 @@ use std::time::Duration;
 /// The minimum validity of a cookie, and half of the maximum.
 const EPOCH: Duration = Duration::from_secs(64);
 const HASH_BITS: u32 = 24;
-/// The MSS values of a cookie: of RFC 9293 3.7.1, the IPv6 minimum, Ethernet, IPoIB datagrams (RFC
-/// 4391 9.1.2), jumbo frames, and IPoIB connections (RFC 4755 5.1).
+/// The MSS values that a cookie can encode: a lower bound, the default of RFC 9293 3.7.1, the IPv6
+/// minimum, Ethernet, IPoIB datagrams (RFC 4391 9.1.2), jumbo frames, and IPoIB connections (RFC
+/// 4755 5.1).
 const LENGTHS: [u16; 8] = [216, 536, 1220, 1440, 1984, 2004, 8940, 65_460];
 const NO_SCALE: u8 = 15;
 /// The MSS of a SYN without the option (RFC 9293 3.7.1), and the maximum window scale (RFC 7323
@@ -42,7 +44,7 @@ pub(super) struct Offer {
 }
 
 impl Offer {
-    /// `None` if the MSS is smaller than a cookie can encode.
+    /// The options of a SYN; `None` if the MSS is smaller than a cookie can encode.
     pub(super) fn of(syn: &TcpSegment<'_>) -> Option<Self> {
         let mut offer = Self { mss: MSS_DEFAULT, scale: None, sack: false };
         for option in syn.options().map_while(Result::ok) {
@@ -126,7 +128,8 @@ impl IsnSecret {
         peer_number: u32,
         bits: u8,
     ) -> u32 {
-        // The words of an initial sequence number without a cookie begin with 0.
+        // The first word is never 0, unlike in the hash of an initial sequence number without a
+        // cookie.
         let words = [epoch + 1, u64::from(peer_number) << 8 | u64::from(bits)];
         let hash = self.hash(ends, words) >> (u64::BITS - HASH_BITS);
         (hash as u32) << 8 | u32::from(bits)
@@ -183,7 +186,8 @@ mod tests {
         let secret = IsnSecret::new(&mut SeededRng::secret(7));
         let right =
             (0..1 << 20).filter(|guess| secret.offer(NOW, ends(), 4711, *guess * 4093).is_some());
-        // Two epochs of 2^24: one in eight runs has one.
+        // A guess is valid for either of two epochs, with a probability of 2^-24 each: about one
+        // run in eight has a valid guess.
         assert!(right.count() <= 2);
     }
 }

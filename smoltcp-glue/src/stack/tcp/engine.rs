@@ -1,9 +1,9 @@
-//! smoltcp, for one connection at a time.
+//! Runs smoltcp for one connection at a time.
 //!
-//! A smoltcp interface polls every socket of a set, so each connection is a set of its own, and a
-//! packet costs the poll of a single connection. The interface is shared: its address is set before
-//! each poll. It has a fixed MTU, so there is one interface for each MTU in use. Checksums are
-//! verified and filled outside of it.
+//! A smoltcp interface polls every socket of a set. So each connection has its own set, and a
+//! packet costs the poll of only one connection. Connections share an interface, whose address is
+//! set before each poll. An interface has a fixed MTU, so there is one for each MTU in use.
+//! Checksums are verified and filled outside of smoltcp.
 
 use crate::stack::outbox::{Packet, PacketSink};
 use crate::stack::packet::IpPacket;
@@ -18,15 +18,17 @@ use smoltcp::wire::{HardwareAddress, IpAddress, IpCidr};
 use std::net::IpAddr;
 use std::sync::OnceLock;
 
-/// A microsecond of smoltcp's clock. smoltcp's minimum retransmission timeout is a second (RFC 6298
-/// 2.4), thousands of round trips of this link. With a clock five times as fast it is 200 ms, as in
-/// other hosts here, and still longer than any of them delays an acknowledgment (RFC 9293 3.8.6.3
-/// allows half a second). smoltcp's own delayed acknowledgments take 2 ms then, and TIME-WAIT 2 s.
+/// The length of one microsecond of smoltcp's clock, which runs five times fast.
+///
+/// Why: smoltcp's minimum retransmission timeout is one second (RFC 6298 2.4), thousands of round
+/// trips of this link. On the fast clock it is 200 ms, as on Linux, and still longer than the
+/// acknowledgment delay of the hosts here (RFC 9293 3.8.6.3 allows half a second). smoltcp's own
+/// delayed acknowledgments then take 2 ms, and its TIME-WAIT 2 s.
 const MICROSECOND_NANOS: u64 = 200;
 /// The constants of smoltcp's random number generator.
 const FACTOR: u64 = 0xbb2e_fcec_3c39_611d;
 const INCREMENT: u64 = 0x7590_ef39;
-/// Beyond this number of MTUs, interfaces are created anew.
+/// Maximum number of interfaces, one for each MTU. Beyond it, all of them are created anew.
 const INTERFACES_MAX: usize = 16;
 
 pub(super) struct Engine {
@@ -46,7 +48,7 @@ pub(super) struct At {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Written {
     pub(super) sequence_number: u32,
-    /// Sequence numbers used, of SYN and FIN too.
+    /// The number of sequence numbers that the segment uses, those of SYN and FIN included.
     pub(super) bytes: u32,
     pub(super) acknowledgment_number: u32,
     pub(super) window: u16,
@@ -125,7 +127,7 @@ impl Engine {
         self.egress(at, sockets, Pipe::new(at.mtu, None, sink))
     }
 
-    /// As `transmit`, but without the checksum: the caller may discard the segment.
+    /// Like `transmit`, but without the checksum: the caller may discard the segment.
     pub(super) fn draft(
         &mut self,
         at: At,
@@ -161,12 +163,13 @@ fn make(at: At, seed: u64) -> Interface {
 
 /// An interface at which the next connection has this initial sequence number.
 ///
-/// Why: smoltcp takes initial sequence numbers from the generator of its interface only, and three
-/// of them reveal the next. So each connection starts at an interface of its own, seeded such that
-/// the generator returns the number that RFC 6528 requires. The generator is a congruence modulo
-/// 2^64, inverted here; its output is 32 bits of its state, at an offset given by the upper three.
-/// An interface draws other numbers first ([`draws`]), and again while they are 0; the hidden bits
-/// are chosen such that they are not.
+/// Why: smoltcp takes initial sequence numbers only from the random number generator of its
+/// interface, and three of them reveal the next. So each connection starts at its own interface,
+/// seeded such that the generator returns the number that RFC 6528 requires. The generator is a
+/// linear congruential one modulo 2^64, which this function runs backward. An output is 32 bits of
+/// the state, at an offset given by the upper three bits. An interface first draws some other
+/// numbers ([`draws`]), and draws one again if it is 0. The remaining bits of the state are chosen
+/// such that none of them is 0.
 pub(super) fn beginning(at: At, isn: u32) -> Interface {
     beginning_after(draws(), at, isn)
 }
@@ -177,7 +180,7 @@ fn beginning_after(draws: usize, at: At, isn: u32) -> Interface {
         for _ in 0..draws {
             state = state_before(state);
             let shown = (state >> (29 - (state >> 61))) as u32;
-            // Some draws take 16 bits, folded, and some 8.
+            // Some draws use 16 bits of the output, folded, and some 8.
             if (shown ^ shown >> 16) as u16 == 0 || shown as u8 == 0 {
                 return None;
             }
@@ -191,8 +194,8 @@ fn beginning_after(draws: usize, at: At, isn: u32) -> Interface {
 
 /// How many numbers an interface draws before the first sequence number.
 ///
-/// Why it is measured: features of smoltcp add to them, and a program that uses smoltcp itself
-/// chooses features for all of its process.
+/// Why it is measured: features of smoltcp add draws, and a program that also uses smoltcp itself
+/// may enable features that this crate does not.
 fn draws() -> usize {
     const DRAWS_MAX: usize = 8;
     const PROBE: u32 = 0x1234_5678;
@@ -225,8 +228,8 @@ const fn state_before(state: u64) -> u64 {
     state.wrapping_sub(INCREMENT).wrapping_mul(inverse(FACTOR))
 }
 
-/// The inverse of an odd number modulo 2^64: each step doubles the number of correct bits, of which
-/// there are three at first.
+/// The inverse of an odd number modulo 2^64. Three bits are correct at first, and each step doubles
+/// the number of correct bits.
 const fn inverse(odd: u64) -> u64 {
     let (mut result, mut bits) = (odd, 3);
     while bits < u64::BITS {
@@ -247,7 +250,7 @@ fn set_address(interface: &mut Interface, local: IpAddr) {
     }
 }
 
-/// On smoltcp's fast clock.
+/// Converts a time to smoltcp's fast clock.
 fn instant(now: Time) -> Instant {
     Instant::from_micros((now.nanos() / MICROSECOND_NANOS) as i64)
 }
@@ -332,7 +335,8 @@ impl TxToken for Outgoing<'_> {
     }
 }
 
-/// Parses a segment that smoltcp has written, and fills its checksum: faster than smoltcp does.
+/// Parses a segment that smoltcp has written. If `seals`, fills the checksum, faster than smoltcp
+/// does.
 fn parse_written(bytes: &mut [u8], seals: bool) -> Option<Written> {
     let IpPacket { pseudo, payload, .. } = IpPacket::parse(bytes).ok()?;
     let at = bytes.len() - payload.len();
@@ -363,7 +367,7 @@ pub(super) fn seal(bytes: &mut [u8]) -> Option<Written> {
 mod tests {
     use super::*;
 
-    /// Also for the few numbers whose previous generator state would be 0.
+    /// Also for the few numbers that need other hidden bits, because an earlier draw would be 0.
     #[test]
     fn a_connection_starts_with_the_requested_number() {
         let local = IpAddr::from([10, 0, 0, 1]);

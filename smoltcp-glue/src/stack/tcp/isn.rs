@@ -1,9 +1,11 @@
-//! Initial sequence numbers (RFC 6528, RFC 9293 3.4.1): a clock, and a keyed hash of both ends.
+//! Initial sequence numbers (RFC 6528, RFC 9293 3.4.1): a clock plus a keyed hash of both addresses
+//! and ports.
 //!
-//! A number reveals nothing about those of other four-tuples. The number of one four-tuple grows by
-//! one in 64 ns, where the standard has 4 us, and wraps in 274 s, longer than a segment lives here.
-//! A connection faster than 125 Mb/s outruns it: while the old connection is known, the number of
-//! the next is taken behind its end (`Tcp::isn`).
+//! The number of one connection reveals nothing about those of other addresses and ports. For the
+//! same addresses and ports, the number grows by one every 64 ns (RFC 9293: every 4 us), and wraps
+//! in 274 s, which exceeds the lifetime of a segment here. A connection faster than 125 Mb/s uses
+//! sequence numbers faster than this clock. So if the previous connection is still known, the next
+//! one begins after its end (`Tcp::isn`).
 
 #![expect(deprecated, reason = "its successor, `DefaultHasher`, takes no keys")]
 

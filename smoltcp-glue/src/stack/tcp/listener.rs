@@ -1,10 +1,10 @@
 //! Listeners: half-open connections and the accept queue.
 //!
-//! Each SYN creates a connection, so none is lost while another handshake is in progress. A
+//! Each SYN creates a connection, so no SYN is lost while another handshake is in progress. A
 //! connection has buffers, so half-open connections are limited: SYNs beyond the limit are answered
-//! by a cookie ([`super::cookie`]). The accept queue is limited by the backlog, plus the half-open
-//! connections at that time; then SYNs are dropped and counted, and their senders retransmit (RFC
-//! 9293 3.10.7.2).
+//! with a cookie ([`super::cookie`]). While the accept queue has as many connections as the
+//! backlog, SYNs are dropped and counted, and their senders retransmit (RFC 9293 3.10.7.2).
+//! Connections that are half-open at that time can still enter the queue.
 
 use super::TcpId;
 use crate::stack::slab::Key;
@@ -12,10 +12,10 @@ use pollux_verbs::time::Time;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
-/// Half-open connections with buffers.
+/// Maximum number of half-open connections, which have buffers.
 const HALF_OPEN_MAX: usize = 64;
 
-/// Identifies a listener; stale after it is closed.
+/// Identifies a listener; invalid after it is closed.
 pub type ListenerId = Key<Listener>;
 
 /// A listening endpoint and its accept queue.

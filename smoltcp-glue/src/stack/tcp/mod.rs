@@ -7,8 +7,8 @@
 //!      +--else--> RST                  stale timers --> timers, in order --> ready
 //! ```
 //!
-//! Protocol and buffers of a connection are smoltcp's ([`engine`]). This module costs a lookup for
-//! each segment, and nothing for an idle connection.
+//! smoltcp implements the protocol and the buffers of a connection ([`engine`]). This module costs
+//! one lookup for each segment, and nothing for an idle connection.
 
 mod calls;
 mod connection;
@@ -49,7 +49,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use time_wait::TimeWaits;
 
-/// Identifies a connection; stale after it is closed.
+/// Identifies a connection; invalid after it is closed.
 pub type TcpId = Key<Connection>;
 
 pub(super) struct Tcp {
@@ -60,19 +60,20 @@ pub(super) struct Tcp {
     pub(super) connections: Slab<Connection>,
     spare: SpareSockets,
     time_waits: TimeWaits,
-    /// By local and remote address.
+    /// Keyed by local and remote address.
     by_addresses: Lookup<(SocketAddr, SocketAddr), TcpId>,
     pub(super) listeners: Slab<Listener>,
     listening: Lookup<SocketAddr, ListenerId>,
     ready: VecDeque<TcpId>,
     stale_timers: VecDeque<TcpId>,
-    /// Connections whose peer has moved.
+    /// Connections to probe, because their peer may have restarted.
     to_probe: VecDeque<TcpId>,
     timers: BTreeSet<(Time, TcpId)>,
-    /// Without sockets: it refuses every segment.
+    /// An empty set, with which smoltcp refuses every segment.
     no_sockets: SocketSet<'static>,
     draft: Packet,
-    /// A received segment with a newer acknowledgment.
+    /// The buffer for a received segment that is changed: it gets a newer acknowledgment, or is the
+    /// replayed SYN of a cookie.
     renewed: Packet,
     verify_checksums: bool,
     pub(super) events: Events,
@@ -138,8 +139,8 @@ impl Tcp {
         !self.time_waits.contains((local, remote)) && self.is_reusable(local, remote)
     }
 
-    /// The same, if need be after a connection in TIME-WAIT: the numbers of the next one are after
-    /// those of that one (RFC 9293 3.6.1).
+    /// Like [`Tcp::is_free`], but also for the port of a connection in TIME-WAIT: the sequence
+    /// numbers of the new connection begin after those of the old one (RFC 9293 3.6.1).
     pub(super) fn is_reusable(&self, local: SocketAddr, remote: SocketAddr) -> bool {
         !self.by_addresses.contains_key(&(local, remote)) && self.has_no_listener(local)
     }
@@ -215,8 +216,9 @@ impl Tcp {
         }
     }
 
-    /// Removes a connection in TIME-WAIT in favor of a SYN whose sequence number is after all of
-    /// its own: other SYNs are old (RFC 9293 3.6.1). Returns the sequence number at which it ended.
+    /// Removes a connection in TIME-WAIT if a new SYN with sequence number `first` arrives: its
+    /// number is after all that the connection received, while that of an old duplicate is not (RFC
+    /// 9293 3.6.1). Returns SND.MAX of the removed connection.
     fn replace_time_wait(&mut self, id: TcpId, first: u32) -> Option<u32> {
         let connection = self.connections.get_mut(id)?;
         let is_new = is_after(first, connection.receive_next());
@@ -230,8 +232,8 @@ impl Tcp {
         Some(sent_to)
     }
 
-    /// Lets go of a connection in TIME-WAIT that the application has closed, once all is
-    /// acknowledged.
+    /// Moves a connection in TIME-WAIT that the application has closed to `time_waits`, which frees
+    /// its buffers, once everything that it received is acknowledged.
     fn retire(&mut self, now: Time, id: TcpId) {
         let Some(connection) = self.connections.get_mut(id) else { return };
         let (sent_to, next) = (connection.loss_recovery.sent_to, connection.receive_next());
@@ -330,7 +332,8 @@ impl Tcp {
         }
     }
 
-    /// Removes a closed connection from the tables. The application can still query its own.
+    /// Removes a closed connection from the tables. The application can still query a connection
+    /// that it holds.
     fn forget(&mut self, id: TcpId) {
         self.cancel_timer(id);
         let Some(connection) = self.connections.get_mut(id) else { return };

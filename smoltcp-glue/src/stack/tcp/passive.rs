@@ -14,13 +14,13 @@ use pollux_verbs::time::Time;
 use pollux_wire::ip::tcp::{TcpHeader, TcpSegment};
 use smoltcp::socket::tcp::State;
 
-/// The distance of an initial sequence number from the end of an earlier connection of the same
-/// addresses (RFC 9293 3.6.1).
+/// The distance of an initial sequence number from the end of an earlier connection with the same
+/// addresses and ports (RFC 9293 3.6.1).
 const APART: u32 = 1 << 16;
 
 impl Tcp {
-    /// Handles a SYN without a connection; `earlier` is the end of a former connection of these
-    /// addresses. Returns whether there is a listener.
+    /// Handles a SYN without a connection. `earlier` is SND.MAX of an earlier connection with the
+    /// same addresses and ports. Returns whether there is a listener.
     pub(super) fn handle_syn(
         &mut self,
         now: Time,
@@ -76,7 +76,7 @@ impl Tcp {
         self.engine.receive_syn(at, isn, &mut connection.sockets, bytes);
         connection.note_received((at, before), segment, &mut self.engine, None);
         if connection.state() == State::Listen {
-            // It was no valid SYN.
+            // smoltcp has not accepted the SYN.
             connection.socket().abort();
         }
         self.apply_event(id, Event { before, received: true });
@@ -102,7 +102,7 @@ impl Tcp {
             syn: true,
             ..TcpHeader::default()
         };
-        // As smoltcp computes it.
+        // The window scale, as smoltcp computes it.
         let shift = (usize::BITS - capacity.leading_zeros()).saturating_sub(u16::BITS) as u8;
         let headers = header_len(ends.1.ip()) + TcpHeader::LEN;
         let mss = (mtus.of(now, ends.1.ip()) as usize).saturating_sub(headers);
@@ -114,8 +114,8 @@ impl Tcp {
         }
     }
 
-    /// Handles a segment without a connection: a valid cookie creates one. Returns `false` if the
-    /// segment is to be refused.
+    /// Handles a segment without a connection: if it acknowledges a valid cookie, creates the
+    /// connection. Returns `false` if the segment has to be refused.
     pub(super) fn handle_cookie(
         &mut self,
         now: Time,
@@ -128,7 +128,7 @@ impl Tcp {
         let Some((listener_id, offer)) = self.offer_of(now, ends, &header) else { return false };
         let is_full = self.listeners.get(listener_id).is_none_or(|listener| listener.is_full());
         if is_full || self.connections.is_full() {
-            // The peer retransmits it.
+            // The peer retransmits the segment.
             counts.backlog_full += 1;
             return true;
         }

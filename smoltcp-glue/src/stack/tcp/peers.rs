@@ -1,5 +1,4 @@
-//! Connections to a peer that is gone, or that may be another one by now, as control of the link
-//! reports it.
+//! Connections to a peer that is gone or may have restarted, as reported by the control plane.
 
 use super::connection::Probe;
 use super::{Tcp, TcpError, TcpId, push};
@@ -11,15 +10,15 @@ use smoltcp::socket::tcp::State;
 use std::net::IpAddr;
 
 impl Stack {
-    /// The peer is gone: its connections end.
+    /// Ends all connections to a peer that is gone.
     pub fn handle_peer_gone(&mut self, peer: IpAddr) {
         for id in self.tcp.connections_to(peer) {
             self.tcp.abort(id, TcpError::PeerGone);
         }
     }
 
-    /// The peer may have restarted: its connections are probed. A peer that has lost them resets
-    /// them; else they would learn that by their next segments, which may be far away.
+    /// Probes all connections to a peer that may have restarted. A peer that has lost them answers
+    /// with resets. Without the probes, an idle connection would stay open until its next segment.
     pub fn handle_peer_moved(&mut self, peer: IpAddr) {
         let ids = self.tcp.connections_to(peer);
         self.tcp.to_probe.extend(ids);
@@ -27,7 +26,7 @@ impl Stack {
 }
 
 impl Tcp {
-    /// In the order of their creation, so that a seed replays.
+    /// The connections to a peer, in the order of their IDs, so that a seed replays.
     fn connections_to(&self, peer: IpAddr) -> Vec<TcpId> {
         let to_peer = self.by_addresses.iter().filter(|((_, remote), _)| remote.ip() == peer);
         let mut ids: Vec<_> = to_peer.map(|(_, id)| *id).collect();

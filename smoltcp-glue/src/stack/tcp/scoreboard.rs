@@ -2,7 +2,7 @@
 //! 9002 6.1).
 //!
 //! ```text
-//!          sent              a transmission 3 later has arrived, or any later one in time
+//!          sent              one sent 3 later arrived, or any later one and the time threshold
 //!   (new) -------> in flight ------------------------------------------------------> lost
 //!                     |  ^                                                             |
 //!         acknowledged|  +------------------------ retransmitted ----------------------+
@@ -10,11 +10,11 @@
 //!                  arrived ------ cumulative ACK ------> (removed)
 //! ```
 //!
-//! Every transmission has a number, so that the loss of a retransmission is detected like the
-//! first: by later transmissions that have arrived. Fewer than three are taken for reordering until
-//! the time threshold. An ACK may still find a lost range arrived, and a receiver that drops what
-//! it acknowledged selectively makes an arrived one lost. Sequence numbers are compared modulo
-//! 2^32, so they lie within 2^31 of each other.
+//! Every transmission has a number. So the loss of a retransmission is detected like that of an
+//! original: by the arrival of later transmissions. Fewer than three of them count as reordering,
+//! until the time threshold. An ACK may show that a lost range has arrived after all. An arrived
+//! range becomes lost if the receiver may have discarded data that it had acknowledged selectively.
+//! Sequence numbers are compared modulo 2^32, and have to lie within 2^31 of each other.
 
 use pollux_verbs::time::Time;
 use std::collections::VecDeque;
@@ -23,9 +23,9 @@ use std::time::Duration;
 /// The packet threshold: a transmission is lost when one sent this many later has arrived (RFC 9002
 /// 6.1.1).
 const OVERTAKEN_BY: u64 = 3;
-/// Sends beyond this are merged into the last record.
+/// Maximum number of records. Further sends are merged into the last one.
 const RECORDS_MAX: usize = 4096;
-/// The limit for splits by SACK blocks of a peer. The rest is for our own sends.
+/// The limit for splits by SACK blocks of a peer. The remaining records are for sends.
 const RECORDS_OF_PEER_MAX: usize = RECORDS_MAX / 2;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,20 +42,20 @@ struct Record {
     number: u64,
     at: Time,
     state: RecordState,
-    /// Recorded before, so that an acknowledgment may be of the earlier transmission.
+    /// Whether the range was sent before, so that an acknowledgment may be of that transmission.
     is_again: bool,
-    /// `at` is the time of transmission.
+    /// Whether `at` is the time of transmission.
     is_timed: bool,
 }
 
-/// The transmissions that acknowledgments report as arrived, and that were not known to be.
+/// The records that acknowledgments newly report as arrived.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Arrivals {
     pub(super) bytes: usize,
     pub(super) records: u32,
-    /// Of the latest transmission that was sent once and at a known time.
+    /// The round-trip time of the latest record that was sent once, at a known time.
     pub(super) round_trip: Option<Duration>,
-    /// The number of that transmission.
+    /// The transmission number of that record.
     timed_number: u64,
 }
 
@@ -71,12 +71,12 @@ impl Arrivals {
     }
 }
 
-/// The transmissions that one search has found lost.
+/// The records that one call of [`Scoreboard::detect_losses`] marked as lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Losses {
-    /// Of those that the caller counts.
+    /// The number of lost records, from transmission `counted_from` on.
     pub(super) records: u32,
-    /// The number after that of the latest lost transmission; 0 without losses.
+    /// One more than the number of the latest lost transmission; 0 without losses.
     pub(super) end_number: u64,
 }
 
@@ -88,8 +88,9 @@ pub(super) struct Scoreboard {
     pub(super) next_number: u64,
     /// The highest number of a transmission that has arrived.
     latest_arrived: Option<u64>,
-    /// In bytes; also `lost`.
+    /// Bytes in flight.
     pub(super) in_flight: usize,
+    /// Lost bytes.
     pub(super) lost: usize,
 }
 
@@ -129,18 +130,18 @@ impl Scoreboard {
         self.write(now, (start, end), true, RecordState::InFlight);
     }
 
-    /// Bytes up to `end` were sent at an unknown time.
+    /// Records bytes up to `end` as sent at an unknown time.
     pub(super) fn record_sent_before(&mut self, now: Time, end: u32) {
         self.write(now, (self.end(), end), false, RecordState::InFlight);
     }
 
-    /// Bytes up to `end` were not sent, and count as lost.
+    /// Records bytes up to `end` as lost, although they were not sent.
     pub(super) fn record_unsent(&mut self, now: Time, end: u32) {
         self.write(now, (self.end(), end), false, RecordState::Lost);
     }
 
-    /// If there are too many records to split one, all of it counts as sent: unsent parts are
-    /// detected as lost later.
+    /// Records a transmission. If there are too many records to split one, all of that record
+    /// counts as sent; its unsent part is detected as lost later.
     fn write(&mut self, now: Time, (start, end): (u32, u32), is_timed: bool, state: RecordState) {
         let number = self.next_number;
         self.next_number += 1;
@@ -209,14 +210,14 @@ impl Scoreboard {
         }
     }
 
-    /// A cumulative acknowledgment. One of a retransmission that comes within `rtt_min` is taken
-    /// for that of the original.
+    /// Handles a cumulative acknowledgment. If it arrives within `rtt_min` of a retransmission, it
+    /// counts as that of the original.
     pub(super) fn handle_ack(&mut self, now: Time, to: u32, rtt_min: Duration) -> Arrivals {
         let to = if distance(self.end(), to) > 0 { self.end() } else { to };
         if distance(self.first, to) <= 0 {
             return Arrivals::default();
         }
-        // The limit does not matter: a record is removed afterwards.
+        // The split needs no limit, because a record is removed afterwards.
         self.split(to, usize::MAX);
         let arrivals = self.mark_arrived(now, self.first, to, rtt_min);
         while self.records.front().is_some_and(|record| distance(record.end, to) >= 0) {
@@ -226,7 +227,7 @@ impl Scoreboard {
         arrivals
     }
 
-    /// A SACK block (RFC 2018 3). A block of unsent data is ignored.
+    /// Handles a SACK block (RFC 2018 3). A block of unsent data is ignored.
     pub(super) fn handle_sack(
         &mut self,
         now: Time,
@@ -269,8 +270,8 @@ impl Scoreboard {
         arrivals
     }
 
-    /// Detects losses by the packet threshold and by the time threshold. Returns also when there
-    /// may be more; losses are counted from transmission `counted_from` on.
+    /// Detects losses by the packet threshold and by the time threshold. Also returns when more
+    /// records may be lost. Counts losses from transmission `counted_from` on.
     pub(super) fn detect_losses(
         &mut self,
         now: Time,
@@ -295,7 +296,7 @@ impl Scoreboard {
         (losses, again_at)
     }
 
-    /// Marks the last record that has not arrived as lost: a tail loss probe.
+    /// Marks the last record that has not arrived as lost, for a tail loss probe.
     pub(super) fn lose_last(&mut self) {
         let waiting = |record: &&Record| record.state != RecordState::Arrived;
         let Some(last) = self.records.iter().rev().find(waiting).map(|last| last.end) else {
@@ -308,8 +309,8 @@ impl Scoreboard {
         });
     }
 
-    /// Marks everything in flight as lost; and arrived data too, if the peer may have discarded it
-    /// (RFC 2018 8).
+    /// Marks everything in flight as lost. With `with_arrived`, marks arrived data too, which the
+    /// peer may have discarded (RFC 2018 8).
     pub(super) fn lose_all(&mut self, with_arrived: bool) {
         self.each_within(self.first, self.end(), |record, _| {
             if record.state == RecordState::InFlight || with_arrived {
@@ -349,7 +350,7 @@ mod tests {
         FIRST.wrapping_add(bytes)
     }
 
-    /// With segments of 1000 bytes in flight.
+    /// A scoreboard with segments of 1000 bytes in flight.
     fn flight(segments: u32) -> Scoreboard {
         let mut board = Scoreboard::new(FIRST);
         (0..segments).for_each(|nth| board.record_sent(NOW, at(nth * 1000), at((nth + 1) * 1000)));
@@ -375,7 +376,7 @@ mod tests {
         assert!(board.has_lost_within(at(0), at(1)) && board.has_lost_within(at(999), at(5000)));
         assert!(!board.has_lost_within(at(1000), at(6000)));
         assert_eq!((board.in_flight, board.lost), (2000, 1000));
-        // It was late after all.
+        // The segment was only late.
         board.handle_ack(NOW, at(4000), Duration::ZERO);
         assert_eq!((board.outstanding(), board.in_flight, board.lost), (2000, 2000, 0));
         assert!(!board.has_lost_within(at(0), at(6000)));
@@ -451,7 +452,7 @@ mod tests {
             assert_eq!(board.handle_sack(NOW, block, Duration::ZERO), Arrivals::default());
         }
         assert_eq!(board.in_flight, 2000);
-        // An acknowledgment of it ends at what was sent.
+        // An acknowledgment of unsent data counts up to the end of the sent data.
         assert_eq!(board.handle_ack(NOW, at(9000), Duration::ZERO).bytes, 2000);
         assert_eq!(board.first, at(2000));
     }
@@ -473,7 +474,7 @@ mod tests {
         assert_eq!(board.outstanding(), bytes as usize + 1000);
     }
 
-    /// The counts of the records.
+    /// Bytes in flight and lost bytes, counted from the records.
     fn counted(board: &Scoreboard) -> (usize, usize) {
         let (mut in_flight, mut lost, mut begin) = (0, 0, board.first);
         for record in &board.records {
@@ -509,7 +510,7 @@ mod tests {
         board.record_sent(NOW, at(end + 7), at(end + 11));
         assert_eq!((board.in_flight, board.lost), counted(&board));
         assert_eq!((board.outstanding(), board.records.len()), (end as usize + 11, RECORDS_MAX));
-        // An acknowledgment ends anywhere as well.
+        // An acknowledgment may end anywhere too.
         for to in [5, end - 3] {
             board.handle_ack(NOW, at(to), Duration::ZERO);
             assert_eq!((board.in_flight, board.lost), counted(&board));

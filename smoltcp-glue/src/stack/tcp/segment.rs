@@ -1,4 +1,4 @@
-//! Segments without data, and changes of header fields.
+//! Writes segments without data, and changes header fields of segments.
 
 use crate::stack::outbox::{Packet, PacketSink};
 use crate::stack::packet::{HOP_LIMIT, IpPacket, header_len, write_header};
@@ -6,7 +6,7 @@ use pollux_wire::ip::IpProtocol;
 use pollux_wire::ip::tcp::{TcpHeader, TcpOption, fill_checksum};
 use std::net::SocketAddr;
 
-/// The local address and the remote one.
+/// The local and the remote address.
 pub(super) type Ends = (SocketAddr, SocketAddr);
 
 /// Writes a segment; its ports are those of the addresses.
@@ -27,12 +27,12 @@ pub(super) fn write_segment(
     fill_checksum(segment, &pseudo).ok()
 }
 
-/// Leaves the checksum wrong.
+/// Sets the sequence number. The caller has to fill the checksum again.
 pub(super) fn set_sequence_number(bytes: &mut [u8], to: u32) {
     set(bytes, 4, to.to_be_bytes());
 }
 
-/// Leaves the checksum wrong.
+/// Sets acknowledgment number and window. The checksum is wrong afterwards.
 pub(super) fn set_acknowledgment(bytes: &mut [u8], number: u32, window: u16) {
     set(bytes, 8, number.to_be_bytes());
     set(bytes, 14, window.to_be_bytes());

@@ -1,13 +1,13 @@
 //! The clock of user timeouts: it counts the time in which connections were served.
 //!
-//! A process may be stopped, suspended with its machine, or busy with other work. Answers of its
-//! peers wait in the device meanwhile, so the peers are not silent. This clock stands still while a
-//! timer is due and the caller does not handle it.
+//! A process may be stopped, suspended with its machine, or busy with other work. Meanwhile,
+//! answers of its peers wait in the device, so the peers are not silent. This clock stands still
+//! while a timer is overdue because the caller does not handle it.
 
 use pollux_verbs::time::Time;
 use std::time::Duration;
 
-/// A caller that is later than this was stopped or busy.
+/// A caller that does not serve the stack for longer than this was stopped or busy.
 const LATE: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -42,7 +42,7 @@ impl ServiceClock {
         Time::from_nanos(now.nanos().saturating_sub(self.missed.as_nanos() as u64))
     }
 
-    /// The earliest time of a service time.
+    /// The earliest time at which this clock can show `shown`.
     #[inline]
     pub(super) fn when(&self, shown: Time) -> Time {
         shown + self.missed

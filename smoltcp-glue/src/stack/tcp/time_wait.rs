@@ -1,5 +1,5 @@
-//! What is left of a connection in TIME-WAIT that the application has closed (RFC 9293 3.6.1): two
-//! sequence numbers, without the buffers.
+//! Connections in TIME-WAIT that the application has closed (RFC 9293 3.6.1): two sequence numbers
+//! each, without buffers.
 
 use super::connection::is_after;
 use super::segment::{Ends, write_segment};
@@ -22,7 +22,7 @@ struct Ended {
 
 pub(super) struct TimeWaits {
     all: Lookup<Ends, Ended>,
-    /// In order. The time of an entry that was extended is too early.
+    /// In order of time. If the wait of a connection was extended, the time here is too early.
     timers: VecDeque<(Time, Ends)>,
     count_max: usize,
 }
@@ -40,7 +40,7 @@ impl TimeWaits {
         self.all.contains_key(&ends)
     }
 
-    /// Adds a connection. At the limit the oldest one is forgotten.
+    /// Adds a connection. At the limit, removes the oldest one.
     pub(super) fn add(&mut self, now: Time, ends: Ends, sent_to: u32, receive_next: u32) {
         if self.timers.len() >= self.count_max
             && let Some((_, oldest)) = self.timers.pop_front()
@@ -52,20 +52,20 @@ impl TimeWaits {
         self.timers.push_back((until, ends));
     }
 
-    /// Ends the wait in favor of a SYN, and returns the sequence number at which the connection
-    /// ended; `None` if the SYN is not after all that the connection received: then it is old.
+    /// Ends the wait for a new SYN, and returns SND.MAX of the connection. Returns `None` for an
+    /// old SYN: its sequence number is not after all that the connection received.
     pub(super) fn replace(&mut self, ends: Ends, syn: u32) -> Option<u32> {
         self.all.get(&ends).filter(|ended| is_after(syn, ended.receive_next))?;
         self.end(ends)
     }
 
-    /// Ends the wait; returns the sequence number at which the connection ended.
+    /// Ends the wait; returns SND.MAX of the connection.
     pub(super) fn end(&mut self, ends: Ends) -> Option<u32> {
         self.all.remove(&ends).map(|ended| ended.sent_to)
     }
 
-    /// Handles a segment of a connection that waits, which `contains` has said: what has data or a
-    /// FIN is acknowledged once more, into `draft`. Returns whether it is.
+    /// Handles a segment of a connection in TIME-WAIT: acknowledges data, a SYN or a FIN once more,
+    /// with a packet in `draft`. Returns whether it wrote one.
     pub(super) fn receive(
         &mut self,
         now: Time,

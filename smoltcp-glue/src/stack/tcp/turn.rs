@@ -1,8 +1,8 @@
-//! A connection's turn: a received segment, a poll for segments to send, or an expired timer.
+//! Serves a connection: a received segment, a poll for segments to send, or an expired timer.
 //!
-//! In request-response traffic, work between a segment and its answer adds latency. So a turn does
-//! the minimum: a connection without data is not polled for segments, and its timer is computed in
-//! the next turn, when the answer has been sent.
+//! In request-response traffic, work between a segment and its answer adds latency. So a received
+//! segment causes only the necessary work: a connection without data to send is not polled for
+//! segments, and its timer is computed later (`Tcp::handle_timeout`), after the answer was sent.
 
 use super::connection::{Acceptance, Probe};
 use super::{Event, Tcp, TcpError, TcpId, push};
@@ -14,7 +14,7 @@ use pollux_wire::ip::tcp::TcpSegment;
 use smoltcp::socket::tcp::State;
 use std::time::Duration;
 
-/// The interval at which a connection in TIME-WAIT with unread data is kept from expiring.
+/// By how much the TIME-WAIT of a connection with unread data is extended at a time.
 const TIME_WAIT_EXTENSION: Duration = Duration::from_secs(1);
 /// The delay before smoltcp is polled again after a poll without a segment.
 const EMPTY_POLL_DELAY: Duration = Duration::from_millis(1);
@@ -61,7 +61,7 @@ impl Tcp {
         }
         connection.postpone_give_up(served);
         if connection.state() == State::Listen {
-            // It was no valid SYN.
+            // smoltcp has not accepted the SYN.
             connection.socket().abort();
         }
         self.apply_event(id, Event { before, received: true });
@@ -99,7 +99,7 @@ impl Tcp {
             }
             connection.is_ready = is_sent && connection.may_transmit();
             match connection.is_ready {
-                // After the turns of the other connections.
+                // Behind the other ready connections.
                 true => self.ready.push_back(id),
                 false => self.mark_timer_stale(id),
             }
@@ -184,7 +184,7 @@ impl Tcp {
         let at = connection.at(now, mtus);
         let due = self.engine.due(at, &connection.sockets);
         let due = match due.filter(|due| *due <= now) {
-            // A deadline that has passed without a segment is not retried at once.
+            // The last poll had no segment to send, so the next one is delayed.
             Some(_) if connection.had_nothing_to_send => Some(now + EMPTY_POLL_DELAY),
             Some(_) => return self.make_ready(id),
             None => due,
@@ -196,7 +196,7 @@ impl Tcp {
         self.set_deadline(id, dues.into_iter().flatten().min());
     }
 
-    /// Makes a connection ready if it may have a segment to send at once; otherwise its timer is
+    /// Makes a connection ready if it may have a segment to send at once. Otherwise, its timer is
     /// computed later, after more urgent work.
     pub(super) fn touch(&mut self, id: TcpId) {
         let Some(connection) = self.connections.get_mut(id) else { return };
@@ -225,8 +225,8 @@ impl Tcp {
         }
     }
 
-    /// Sets the deadline. An earlier entry in the timer queue stays: most deadlines are postponed
-    /// again and again, and never expire.
+    /// Sets the deadline. An earlier entry in the timer queue stays, because most deadlines are
+    /// postponed many times and never expire.
     fn set_deadline(&mut self, id: TcpId, due: Option<Time>) {
         let Some(connection) = self.connections.get_mut(id) else { return };
         connection.deadline = due;

@@ -1,13 +1,14 @@
-//! Memberships of sockets in multicast groups: of any source, or of some only (RFC 4607).
+//! Memberships of sockets in multicast groups, for any source or for certain sources (RFC 4607).
 //!
-//! A datagram to a group is delivered to every member at its port whose sources include the sender.
+//! A datagram to a group is delivered to every member that is bound to the destination port and
+//! accepts the sender as a source.
 
 use super::{Udp, UdpId, UdpState};
 use crate::stack::{Stack, StackCounts, UdpError};
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 
-/// Sources of one membership (Linux has 10 for IPv4 and 64 for IPv6 by default).
+/// Maximum number of sources of one membership (on Linux, 10 for IPv4 and 64 for IPv6 by default).
 const SOURCES_MAX: usize = 64;
 
 /// The senders whose datagrams a member gets.
@@ -48,7 +49,7 @@ impl Udp {
         }
     }
 
-    /// A socket of the right family for a group.
+    /// The socket, if it has the address family of the group.
     fn member(&mut self, id: UdpId, group: IpAddr) -> Result<&mut UdpState, UdpError> {
         let socket = self.sockets.get_mut(id).ok_or(UdpError::Closed)?;
         match group.is_multicast() && group.is_ipv4() == socket.local.is_ipv4() {
@@ -59,8 +60,8 @@ impl Udp {
 }
 
 impl Stack {
-    /// Joins a group; returns whether the socket was no member. The caller joins on the link. All
-    /// sources count from now on.
+    /// Joins a group for all sources; returns whether the socket was not a member before. If so,
+    /// the caller joins the group on the link.
     pub fn udp_join(&mut self, id: UdpId, group: IpAddr) -> Result<bool, UdpError> {
         let socket = self.udp.member(id, group)?;
         let is_new = socket.groups.insert(group, GroupSources::Any).is_none();
@@ -71,8 +72,8 @@ impl Stack {
         Ok(is_new)
     }
 
-    /// Joins a group for the datagrams of one source, in addition to others that were joined so.
-    /// Returns whether the socket was no member, as [`Stack::udp_join`] does.
+    /// Joins a group for the datagrams of one source, in addition to the sources of earlier calls.
+    /// Returns whether the socket was not a member before, as [`Stack::udp_join`] does.
     pub fn udp_join_source(
         &mut self,
         id: UdpId,
@@ -84,7 +85,7 @@ impl Stack {
             return Err(UdpError::BadAddress);
         }
         match socket.groups.get_mut(&group) {
-            // One that hears all has to leave first, as with Linux.
+            // A member for all sources has to leave the group first, as on Linux.
             Some(GroupSources::Any) => return Err(UdpError::BadAddress),
             Some(GroupSources::Only(sources)) if sources.len() >= SOURCES_MAX => {
                 return Err(UdpError::Full);
@@ -101,8 +102,8 @@ impl Stack {
         Ok(is_new)
     }
 
-    /// Drops one source of a membership; returns whether it was the last: then the socket leaves
-    /// the group.
+    /// Removes one source of a membership. If it was the last one, the socket leaves the group, and
+    /// the call returns `true`.
     pub fn udp_leave_source(
         &mut self,
         id: UdpId,
@@ -139,9 +140,9 @@ impl Stack {
         socket.map_or(Vec::new(), |socket| socket.groups.keys().copied().collect())
     }
 
-    /// Whether sockets of this host may get the datagrams of a socket to a group: its loop is on,
-    /// and there are members at that port. Of ports of another worker only `has_listeners` is
-    /// known: whether the group has any.
+    /// Whether multicast datagrams of a socket are looped back: its loop option is on, and the
+    /// group has members at the destination port. If the port belongs to another worker, its
+    /// members are unknown, and `has_listeners` decides: whether the group has any member.
     pub(crate) fn udp_loops(&self, id: UdpId, to: SocketAddr, has_listeners: bool) -> bool {
         let loops = self.udp.sockets.get(id).is_some_and(|socket| socket.options.multicast_loop);
         loops

@@ -1,5 +1,5 @@
-//! What a socket writes in the IP headers of its datagrams, and whether it hears them itself: the
-//! options of `std::net`, with Linux's defaults.
+//! The options of UDP sockets in `std::net`, with the defaults of Linux: the hop limits of
+//! datagrams, and whether multicast datagrams are looped back.
 
 use super::{UdpId, UdpState};
 use crate::stack::packet::HOP_LIMIT;
@@ -9,13 +9,14 @@ use std::net::IpAddr;
 /// The options of a UDP socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UdpOptions {
-    /// Hop limit of packets to one host.
+    /// Hop limit of unicast packets.
     pub ttl: u8,
     /// Hop limit of packets to groups; 0 keeps them on this host.
     pub multicast_ttl: u8,
-    /// Whether sockets of this host get datagrams to groups that they joined.
+    /// Whether sockets of this host that joined a group get the datagrams that this socket sends to
+    /// it.
     pub multicast_loop: bool,
-    /// As `std::net` has it; broadcasts are sent with and without it.
+    /// Has no effect: sockets send broadcasts with and without it.
     pub broadcast: bool,
 }
 

@@ -54,7 +54,7 @@ impl Words for Service {
     }
 }
 
-/// A stream for tonic's server, which wants to know what it can tell of it.
+/// A stream for tonic's server, which requires the trait [`Connected`].
 struct Accepted(TcpStream);
 
 impl Connected for Accepted {

@@ -1,5 +1,5 @@
-//! A proxy: it copies bytes both ways between a client on InfiniBand and a server of the kernel's
-//! TCP, as a gateway to a service that knows no InfiniBand.
+//! A proxy that copies bytes in both directions between a client on InfiniBand and a server on the
+//! kernel's TCP, as a gateway to a service without InfiniBand.
 //!
 //! ```sh
 //! cargo run --release -p pollux-tasks --bin proxy
@@ -16,7 +16,7 @@ use tokio::net::{TcpListener, TcpStream};
 const CLIENTS: u32 = 20;
 const BYTES: usize = 300_000;
 
-/// The service behind the proxy: it returns what it gets.
+/// The service behind the proxy, which echoes all bytes.
 async fn echo(listener: TcpListener) -> io::Result<()> {
     loop {
         let (mut stream, _) = listener.accept().await?;

@@ -21,7 +21,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio_util::codec::Framed;
 
 const KEYS: usize = 1000;
-/// Longer than what a connection buffers.
+/// Longer than the buffers of a connection.
 const LONG_BYTES: usize = 2_000_000;
 
 type Values = Arc<Mutex<BTreeMap<Vec<u8>, Vec<u8>>>>;
@@ -48,7 +48,7 @@ fn execute(command: &[Vec<u8>], values: &Values) -> BytesFrame {
     }
 }
 
-/// The words of a command, which comes as an array of strings.
+/// The words of a command, which is an array of strings.
 fn words(frame: BytesFrame) -> Vec<Vec<u8>> {
     let words = match frame {
         BytesFrame::Array(words) => words,
@@ -82,7 +82,7 @@ async fn set_and_get(mut redis: MultiplexedConnection) -> RedisResult<()> {
         let mut redis = redis.clone();
         async move { redis.get::<_, usize>(format!("key {number}")).await }
     });
-    // All of them at a time, over one connection.
+    // All requests are sent at the same time, over one connection.
     for (number, value) in join_all(values).await.into_iter().enumerate() {
         assert_eq!(value?, number);
     }

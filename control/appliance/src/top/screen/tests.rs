@@ -1,5 +1,5 @@
-//! Screens of a node that does not run, drawn into memory and compared with files:
-//! `POLLUX_SCHEMA=write cargo test --package pollux-appliance screens` writes them.
+//! Draws screens of invented samples into memory, and compares them with files, which
+//! `POLLUX_SCHEMA=write cargo test --package pollux-appliance screens` writes.
 
 use super::*;
 use crate::top::sample::Sample;
@@ -67,7 +67,7 @@ fn dropped(of: &str, why: &str, count: u64) -> DropCount {
     }
 }
 
-/// A sample after so many thousands of packets, which take two seconds each.
+/// A sample after this many thousands of packets; each thousand takes two seconds.
 fn sample(at: Instant, thousands: u64) -> Sample {
     let packets = 1000 * thousands;
     Sample {

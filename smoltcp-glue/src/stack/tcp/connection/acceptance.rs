@@ -1,18 +1,18 @@
 //! Acceptance of segments that smoltcp would handle wrongly (RFC 9293 3.10.7.4, RFC 5961).
 //!
-//! | segment, in a synchronized state | what becomes of it | clause |
+//! | segment, in a synchronized state | action | clause |
 //! |---|---|---|
 //! | SYN | challenge ACK | RFC 5961 4.2 |
 //! | RST at the next number | accepted | RFC 5961 3.2 |
 //! | RST elsewhere in the window | challenge ACK | RFC 5961 3.2 |
 //! | RST elsewhere | dropped | RFC 5961 3.2 |
-//! | acknowledges what was never sent | challenge ACK | RFC 5961 5.2 |
-//! | text, acknowledges what was acknowledged before | text accepted | RFC 9293 3.10.7.4 |
-//! | text, acknowledges what is older than a window | challenge ACK | RFC 5961 5.2 |
+//! | acknowledges unsent data | challenge ACK | RFC 5961 5.2 |
+//! | text, with an old acknowledgment | text accepted | RFC 9293 3.10.7.4 |
+//! | text, with an acknowledgment older than a window | challenge ACK | RFC 5961 5.2 |
 //!
-//! smoltcp drops every segment without an acknowledgment, and so does not answer the SYN of a
-//! restarted host; it accepts every RST in the window; and it drops the text of a segment with an
-//! older acknowledgment.
+//! smoltcp drops every segment without an acknowledgment, so it does not answer the SYN of a
+//! restarted host. It accepts every RST in the window. It drops the text of a segment with an old
+//! acknowledgment.
 
 use super::Connection;
 use super::loss_recovery::{is_after, is_opening};
@@ -22,7 +22,7 @@ use crate::stack::tcp::segment::{set_acknowledgment, write_segment};
 use pollux_wire::ip::tcp::{TcpHeader, TcpSegment};
 use smoltcp::socket::tcp::State;
 
-/// An acknowledgment at this distance is of unsent data.
+/// A distance beyond SND.MAX at which an acknowledgment is of unsent data.
 const FAR: u32 = 1 << 30;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,7 +45,7 @@ impl Connection {
         self.loss_recovery.read_to.wrapping_add(unread)
     }
 
-    /// `first` is the first unacknowledged byte.
+    /// Decides what to do with a segment. `first` is the first unacknowledged byte.
     #[inline]
     pub(in crate::stack::tcp) fn acceptance(
         &self,
@@ -76,7 +76,7 @@ impl Connection {
             },
             // The SYN of the handshake, or its answer.
             State::SynReceived if header.ack || offset == u32::MAX => Acceptance::Accept,
-            // The former SYN is not answered yet.
+            // The previous SYN is not answered yet.
             State::SynReceived if self.loss_recovery.sent_to == 0 => Acceptance::Drop,
             _ => Acceptance::Challenge,
         }
@@ -103,13 +103,13 @@ impl Connection {
 
     /// Whether a byte, SYN or FIN with this number is unacknowledged.
     pub(in crate::stack::tcp) fn is_in_flight(&self, sequence_number: u32) -> bool {
-        // A SYN is before the first byte.
+        // A SYN has the sequence number before the first byte.
         let first = self.snd_una().wrapping_sub(u32::from(is_opening(self.state())));
         let sent = self.loss_recovery.sent_to.wrapping_sub(first);
         sequence_number.wrapping_sub(first) < sent
     }
 
-    /// Copies a packet, with the newest acknowledgment and window of the peer.
+    /// Copies a packet, but with the newest acknowledgment and window of the peer.
     pub(in crate::stack::tcp) fn renew(&self, first: u32, bytes: &[u8], renewed: &mut Packet) {
         renewed.buffer(bytes.len()).copy_from_slice(bytes);
         set_acknowledgment(renewed.bytes_mut(), first, self.loss_recovery.window);
@@ -118,9 +118,10 @@ impl Connection {
     /// Writes a challenge ACK, within smoltcp's rate limit (RFC 5961 7). Returns whether there is
     /// one.
     ///
-    /// smoltcp, which knows its last acknowledgment, writes it: as the answer to an acknowledgment
-    /// of unsent data; or before the connection is open, when it would answer that by a RST, to a
-    /// segment before the window.
+    /// smoltcp writes it, because smoltcp knows the last acknowledgment. To cause it, this passes a
+    /// forged segment to smoltcp, which acknowledges unsent data. Before the connection is open,
+    /// smoltcp would answer such a segment with a RST; then the forged segment is one before the
+    /// window.
     #[cold]
     pub(in crate::stack::tcp) fn challenge(
         &mut self,

@@ -1,4 +1,4 @@
-//! What a connection knows about itself, for applications and administrators.
+//! The state and the counters of a connection, for applications and administrators.
 
 use super::recovery::Recovery;
 use super::{Connection, TcpError};
@@ -7,29 +7,32 @@ use crate::stack::{Stack, TcpId, TcpState};
 use pollux_verbs::time::Time;
 use std::time::Duration;
 
-/// A connection as it is now: what `TCP_INFO` and `ss -ti` show on Linux. Sizes are in bytes of
-/// data, and counters are since the connection was opened.
+/// A snapshot of a connection, with the values of `TCP_INFO` and `ss -ti` on Linux. Sizes are in
+/// bytes of data. Counters begin when the connection is opened.
 ///
-/// A delivery rate is not measured; the growth of `bytes_acknowledged` in an interval is one.
+/// The delivery rate is not measured; it is the growth of `bytes_acknowledged` in an interval.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TcpInfo {
     /// The state (RFC 9293 3.3.2).
     pub state: TcpState,
-    /// The smoothed round-trip time, of the handshake and then of a segment every 10 ms; `None`
-    /// before the first sample. A peer that delays acknowledgments adds its delay.
+    /// The smoothed round-trip time, from samples of the handshake and then of one segment every 10
+    /// ms; `None` before the first sample. If the peer delays acknowledgments, it includes that
+    /// delay.
     pub rtt: Option<Duration>,
     /// The variation of the round-trip time (RFC 6298 2).
     pub rtt_variation: Duration,
     /// The retransmission timeout.
     pub rto: Duration,
-    /// The congestion window. `None` before the first loss: then only the peer's window limits.
+    /// The congestion window; `None` before the first loss recovery. Until then, smoltcp's own
+    /// congestion window limits the connection, and is not reported.
     pub congestion_window: Option<usize>,
     /// The slow start threshold, if a loss has set it.
     pub slow_start_threshold: Option<usize>,
-    /// Whether losses are being repaired: there was one recently, or a timeout.
+    /// Whether the connection is in loss recovery: after a recent loss or timeout, or while the
+    /// congestion window of an earlier recovery limits it.
     pub is_in_loss_recovery: bool,
-    /// The window that the peer offers.
+    /// The window that the peer advertises.
     pub send_window: usize,
     /// The free space of the receive buffer.
     pub receive_window: usize,
@@ -37,19 +40,19 @@ pub struct TcpInfo {
     pub mss: usize,
     /// The MTU of the path to the peer.
     pub path_mtu: u32,
-    /// Sent, and not acknowledged.
+    /// Bytes that were sent and are not acknowledged.
     pub bytes_in_flight: usize,
-    /// Written, and not acknowledged.
+    /// Bytes that were written and are not acknowledged.
     pub send_queue: usize,
-    /// Received, and not read.
+    /// Bytes that were received and are not read.
     pub receive_queue: usize,
-    /// Sent, retransmissions included.
+    /// Bytes sent, retransmissions included.
     pub bytes_sent: u64,
-    /// Acknowledged by the peer.
+    /// Bytes that the peer has acknowledged.
     pub bytes_acknowledged: u64,
-    /// Received in order.
+    /// Bytes received in order.
     pub bytes_received: u64,
-    /// Retransmitted, a part of `bytes_sent`.
+    /// Bytes retransmitted, which `bytes_sent` includes.
     pub bytes_retransmitted: u64,
     /// Retransmitted segments, SYN and FIN included.
     pub retransmissions: u64,
@@ -59,7 +62,7 @@ impl Connection {
     pub(in crate::stack) fn info(&self, now: Time, mtus: &Mtus) -> TcpInfo {
         let (recovery, socket) = (&self.loss_recovery, self.socket_ref());
         let (send_queue, receive_queue) = (socket.send_queue(), socket.recv_queue());
-        // A FIN is after all data.
+        // After a FIN, SND.MAX is beyond the data.
         let unsent = recovery.given_to.wrapping_sub(recovery.sent_to).cast_signed().max(0) as usize;
         let bytes_in_flight = send_queue.saturating_sub(unsent);
         let (path_mtu, at) = (mtus.of(now, self.addresses().1.ip()), self.at(now, mtus));
@@ -96,7 +99,7 @@ impl Connection {
 }
 
 impl Stack {
-    /// A connection as it is now.
+    /// A snapshot of a connection.
     pub fn tcp_info(&self, now: Time, id: TcpId) -> Result<TcpInfo, TcpError> {
         let connection = self.tcp.connections.get(id).ok_or(TcpError::Closed)?;
         Ok(connection.info(now, &self.mtus))

@@ -1,12 +1,12 @@
-//! Loss recovery between smoltcp and the link: the positions of a connection's streams, and what it
-//! does in recovery.
+//! Loss recovery between smoltcp and the link: tracks the sequence numbers of a connection in both
+//! directions, and runs [`Recovery`] after a loss.
 //!
 //! smoltcp retransmits in one way: its timer expires, and it writes everything again from the first
 //! unacknowledged byte. So when the scoreboard has a loss, smoltcp is polled with a clock past that
 //! timer, and only the segments that the scoreboard selects are sent. No byte is stored twice, and
-//! a link without losses costs nothing more. New data are limited by forged acknowledgments:
-//! smoltcp receives the peer's again, with a smaller window. A late acknowledgment of a busy peer
-//! starts recovery, too, so recovery ends after a time without losses.
+//! a link without losses costs nothing more. Forged acknowledgments limit new data: smoltcp
+//! receives the last acknowledgment of the peer again, with a smaller window. A late acknowledgment
+//! of a busy peer starts recovery too, so recovery ends after enough segments without a loss.
 
 use super::Connection;
 use super::recovery::Recovery;
@@ -23,50 +23,54 @@ use pollux_wire::ip::tcp::{TcpHeader, TcpOption, TcpSegment};
 use smoltcp::socket::tcp::{CongestionControl, State};
 use std::time::Duration;
 
-/// The first retransmission timeout of a connection outside of recovery: when an acknowledgment is
-/// due at once, and when the peer may delay it.
+/// The first retransmission timeout of a connection outside of recovery, if the peer acknowledges
+/// at once.
 const FIRST_TIMEOUT: Duration = Duration::from_millis(10);
+/// The same if a single segment is in flight, so that the peer may delay its acknowledgment.
 const FIRST_TIMEOUT_OF_SINGLE: Duration = Duration::from_millis(50);
 /// Acknowledgments are delayed again after this many segments without an immediate answer. On a
-/// lossy path there are fewer, and the sender waits for each acknowledgment.
+/// lossy path, losses come more often than that, and the sender waits for each acknowledgment.
 const DELAYED_ACKS_AFTER: u32 = 1 << 14;
-/// Segments of a new connection that are acknowledged at once: the peer's window doubles four times
-/// until then.
+/// The first segments of a new connection, which are acknowledged at once: meanwhile, the peer's
+/// congestion window doubles four times.
 const QUICK_AT_FIRST: u32 = 16;
-/// The delay of acknowledgments, on smoltcp's clock.
+/// The delay of acknowledgments, on smoltcp's clock: 2 ms of real time.
 const ACK_DELAY: smoltcp::time::Duration = smoltcp::time::Duration::from_millis(10);
-/// The minimum MSS of a peer, which is smoltcp's too.
+/// The minimum MSS of a peer, as in smoltcp.
 const MSS_MIN: u16 = 48;
 
 #[derive(Debug, Default)]
 pub(in crate::stack::tcp) struct LossRecovery {
-    /// The sequence number after all bytes of the application.
+    /// The sequence number after all bytes that the application has written.
     pub(super) given_to: u32,
     /// SND.MAX.
     pub(in crate::stack::tcp) sent_to: u32,
-    /// The peer's sequence number after all bytes that the application read.
+    /// The peer's sequence number after all bytes that the application has read.
     pub(super) read_to: u32,
-    /// All bytes that the application wrote, and read.
+    /// The number of bytes that the application has written.
     pub(super) written: u64,
+    /// The number of bytes that the application has read.
     pub(super) read: u64,
-    /// Segments and bytes.
+    /// Retransmitted segments and bytes.
     pub(super) retransmitted: (u64, u64),
     pub(super) timer: RoundTripTimer,
-    /// From the peer's SYN.
+    /// The window scale in the peer's SYN.
     shift: u8,
+    /// The MSS in the peer's SYN.
     mss: Option<u16>,
     /// The peer's last window field, unscaled.
     pub(super) window: u16,
-    /// The number of SYNs sent and the time of the last; the round-trip time if it is the only one.
+    /// The number of SYNs sent, and the time of the last one.
     syn: (u32, Time),
+    /// The round-trip time of the SYN, if only one was sent.
     opening: Duration,
     /// Bytes received since the last segment was sent.
     unanswered: usize,
     /// The last acknowledgment that was sent.
     pub(in crate::stack::tcp) answered_to: u32,
-    /// Segments that are still acknowledged at once.
+    /// The number of next segments that are acknowledged at once.
     quick_for: u32,
-    /// The first unacknowledged byte and SND.MAX when they last changed, and when.
+    /// The first unacknowledged byte and SND.MAX, and when they last changed.
     moved: Option<(u32, u32, Time)>,
     pub(super) active: Option<Box<ActiveRecovery>>,
     /// The congestion window after the last recovery.
@@ -81,19 +85,21 @@ pub(super) struct ActiveRecovery {
     pub(super) last_ack: Option<(u32, u16)>,
     /// The next expected sequence number of the peer.
     pub(super) peer_next: Option<u32>,
-    /// The time that smoltcp's clock last showed to make its timer expire; reset when data are
+    /// The time that was last passed to smoltcp to make its timer expire; reset when data is
     /// acknowledged.
     pub(super) ran_out: Time,
     first: u32,
-    /// The acknowledgment by which smoltcp learns a window.
+    /// The buffer of the forged acknowledgment, which passes a window to smoltcp.
     forged_ack: Packet,
-    /// smoltcp's answer to the forged acknowledgment, which is not sent yet.
+    /// Acknowledgment and window of smoltcp's answer to the forged acknowledgment, if that was not
+    /// sent yet.
     pub(super) pending_ack: Option<(u32, u16)>,
-    /// Whether smoltcp had started its retransmission, if that was interrupted.
+    /// Set while output is paused, after many discarded segments: whether smoltcp had started its
+    /// retransmission.
     pub(super) paused: Option<bool>,
 }
 
-/// In sequence space.
+/// Whether `one` is after `other` in sequence space.
 pub(in crate::stack::tcp) const fn is_after(one: u32, other: u32) -> bool {
     one.wrapping_sub(other).cast_signed() > 0
 }
@@ -107,7 +113,7 @@ impl LossRecovery {
         Self { quick_for: QUICK_AT_FIRST, ..Self::default() }
     }
 
-    /// Returns whether it is a retransmission.
+    /// Notes a segment that smoltcp wrote; returns whether it is a retransmission.
     pub(super) fn note_written(&mut self, now: Time, written: &Written) -> bool {
         (self.unanswered, self.sent_at) = (0, now);
         self.answered_to = written.acknowledgment_number;
@@ -126,13 +132,14 @@ impl LossRecovery {
         start != before && self.note_repeated(before, written)
     }
 
-    /// `before` is SND.MAX before this segment, which does not begin there.
+    /// Notes a segment that does not begin at `before`, the previous SND.MAX. Returns whether it is
+    /// a retransmission.
     #[cold]
     fn note_repeated(&mut self, before: u32, written: &Written) -> bool {
         let start = written.sequence_number;
         let is_again = written.bytes > 0 && is_after(before, start);
         if is_again {
-            // A FIN is no data.
+            // A FIN is not data.
             let data = written.bytes.min(self.given_to.wrapping_sub(start));
             self.retransmitted.0 += 1;
             self.retransmitted.1 += u64::from(data.min(before.wrapping_sub(start)));
@@ -162,8 +169,10 @@ impl LossRecovery {
 }
 
 impl Stack {
-    /// Whether a connection is in loss recovery: it had a loss or a timeout recently. Each segment
+    /// Whether a connection is in loss recovery ([`TcpInfo::is_in_loss_recovery`]). Each segment
     /// costs more then.
+    ///
+    /// [`TcpInfo::is_in_loss_recovery`]: crate::stack::TcpInfo::is_in_loss_recovery
     pub fn tcp_is_in_loss_recovery(&self, id: TcpId) -> bool {
         self.tcp
             .connections
@@ -181,9 +190,9 @@ impl Connection {
         }
     }
 
-    /// Whether it is likely to have a segment to send. An established connection is not if it has
+    /// Whether it is likely to have a segment to send. An established connection has none if it has
     /// sent all data, owes no acknowledgment of more than a segment (RFC 9293 3.8.6.3) and is not
-    /// in recovery; window updates have a timer.
+    /// in recovery. Window updates are sent by a timer.
     pub(in crate::stack::tcp) fn may_transmit(&self) -> bool {
         let recovery = &self.loss_recovery;
         let owes = recovery.unanswered > usize::from(recovery.mss.unwrap_or(MSS_DEFAULT));
@@ -191,7 +200,7 @@ impl Connection {
         !is_quiet || self.state() != State::Established
     }
 
-    /// Whether sent data are unacknowledged.
+    /// Whether sent data is unacknowledged.
     pub(super) fn is_waiting(&self) -> bool {
         !is_opening(self.state()) && is_after(self.loss_recovery.sent_to, self.snd_una())
     }
@@ -214,7 +223,7 @@ impl Connection {
         self.loss_recovery.active.as_ref().map_or(path_mtu, |active| active.recovery.mtu(path_mtu))
     }
 
-    /// smoltcp has processed a segment of the peer; `before` is the former state.
+    /// Notes a segment of the peer that smoltcp has processed. `before` is the state before it.
     pub(in crate::stack::tcp) fn note_received(
         &mut self,
         (at, before): (At, State),
@@ -262,18 +271,19 @@ impl Connection {
             && !is_opening(state)
         {
             recovery.opening = now.since(since);
-            // A SYN cookie has no time.
+            // A connection of a SYN cookie has no sample.
             if recovery.opening > Duration::ZERO {
                 recovery.timer.round_trip.sample(recovery.opening);
             }
         }
     }
 
-    /// Data were received; those out of order are answered at once.
+    /// Notes received data; smoltcp answers data out of order at once.
     fn note_order(&mut self, is_answered: bool) {
         if is_answered {
-            // A gap or a duplicate: a sender in recovery needs every acknowledgment. smoltcp would
-            // also wait for as many bytes as our longest segment, and the peer's are shorter.
+            // A gap or a duplicate: a sender in recovery needs every acknowledgment. A delayed one
+            // would also wait for the bytes of this host's longest segment, and the peer's segments
+            // are shorter.
             self.socket().set_ack_delay(None);
             self.loss_recovery.quick_for = DELAYED_ACKS_AFTER;
         } else if self.loss_recovery.quick_for > 0 {
@@ -284,7 +294,8 @@ impl Connection {
         }
     }
 
-    /// For a connection in recovery, or a segment with options.
+    /// Handles a segment of a connection in recovery, or a segment with options, which may start
+    /// recovery.
     #[cold]
     fn receive_in_recovery(
         &mut self,
@@ -372,7 +383,7 @@ impl Connection {
         }));
     }
 
-    /// Starts recovery without a loss, to keep within a congestion window.
+    /// Starts recovery without a loss, to limit the connection to a congestion window.
     pub(super) fn begin_within(&mut self, at: At, window: Window, engine: &mut Engine) {
         self.begin_recovery(at, false);
         let (peer_next, peer_window) = (self.receive_next(), self.peer_window());
@@ -387,7 +398,8 @@ impl Connection {
         self.unacknowledged() > self.loss_recovery.sent_to.wrapping_sub(self.snd_una()) as usize
     }
 
-    /// An immediate acknowledgment gets SND.MAX as its sequence number, whatever smoltcp's is.
+    /// Notes smoltcp's immediate acknowledgment in recovery, and sets its sequence number to
+    /// SND.MAX: while smoltcp rewrites data, its own number is smaller.
     pub(super) fn note_answer(&mut self, answer: &mut Packet) {
         let sent_to = self.loss_recovery.sent_to;
         let Some(active) = &mut self.loss_recovery.active else { return };
@@ -479,7 +491,7 @@ impl Connection {
 }
 
 impl ActiveRecovery {
-    /// The next expected sequence number is the one acknowledged.
+    /// Notes an acknowledgment that was sent: it is the next sequence number expected of the peer.
     pub(super) const fn note_ack(&mut self, written: &Written) {
         self.last_ack = Some((written.acknowledgment_number, written.window));
         self.peer_next = Some(written.acknowledgment_number);

@@ -4,8 +4,8 @@
 //!   half open --established--> queued --accepted--> application --closed--> none
 //! ```
 //!
-//! The application holds an outgoing connection from the start. A closed connection has no holder
-//! until its data are acknowledged, or until the user timeout.
+//! The application holds an outgoing connection from the start. A closed connection stays without a
+//! holder until its data is acknowledged or the user timeout expires.
 
 mod acceptance;
 mod info;
@@ -55,7 +55,7 @@ pub enum TcpError {
     /// The peer is unreachable.
     #[error("the peer is unreachable")]
     Unreachable,
-    /// The peer is gone.
+    /// The peer does not answer, and its port has left the subnet.
     #[error("the peer is gone: it does not answer, and its port has left the subnet")]
     PeerGone,
     /// The connection, or its sending half, was shut down locally.
@@ -63,15 +63,16 @@ pub enum TcpError {
     ShutDown,
 }
 
-/// Unanswered keep-alive probes. The interval between them is this fraction of the keep-alive time.
+/// Unanswered keep-alive probes before the connection times out. The interval between probes is the
+/// keep-alive time divided by this number.
 const KEEPALIVE_PROBES: u32 = 10;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Probe {
     Written,
-    /// The rate limit allows none now.
+    /// The rate limit allows no probe now.
     Nothing,
-    /// The peer answered none.
+    /// The peer has answered none of [`KEEPALIVE_PROBES`] probes.
     Dead,
 }
 
@@ -90,30 +91,32 @@ pub struct Connection {
     local: SocketAddr,
     remote: SocketAddr,
     pub(super) holder: Holder,
-    /// It is in the queue of ready connections.
+    /// Whether it is in the queue of ready connections.
     pub(super) is_ready: bool,
-    /// The last poll had nothing to send, and there was no event since.
+    /// Whether the last poll had nothing to send, with no event since.
     pub(super) had_nothing_to_send: bool,
-    /// `deadline` has to be recomputed.
+    /// Whether `deadline` has to be recomputed.
     pub(super) is_timer_stale: bool,
-    /// The time of the next poll without an event.
+    /// When the next timer expires.
     pub(super) deadline: Option<Time>,
     /// The entry in the timer queue, at or before `deadline`.
     pub(super) queued_deadline: Option<Time>,
     pub(super) end: Option<TcpError>,
-    /// It is no longer found by its addresses, which another connection may have.
+    /// Whether it was removed from the table of addresses, so that another connection may have
+    /// them.
     pub(super) is_detached: bool,
-    /// The user timeout after shutdown.
+    /// When the user timeout after a shutdown expires.
     give_up: Option<Time>,
-    /// The send queue when `give_up` was last postponed.
+    /// Bytes in the send queue when `give_up` was last postponed.
     unsent: usize,
-    /// The time of the first unanswered segment since the peer's last. Like `give_up` and
-    /// `last_received_at`, by the service clock ([`super::service_clock`]).
+    /// When the first segment was sent that the peer has to answer, since its last progress. This,
+    /// `give_up` and `last_received_at` are times of the service clock ([`super::service_clock`]).
     unanswered_since: Option<Time>,
     user_timeout: Duration,
     pub(super) keepalive: Option<Duration>,
-    /// The last segment of the peer, and the probes sent since.
+    /// When the last segment of the peer was received.
     last_received_at: Time,
+    /// Keep-alive probes sent since then.
     probes: u32,
     pub(super) progress_due: Time,
     pub(super) loss_recovery: LossRecovery,
@@ -186,11 +189,12 @@ impl Connection {
         self.state() == State::Closed && self.socket_ref().remote_endpoint().is_none()
     }
 
-    /// A packet was sent; returns whether it is a retransmission. Without data or a SYN in it, no
-    /// answer is expected.
+    /// Notes a sent packet; returns whether it is a retransmission. The user timeout starts if the
+    /// peer has to answer a SYN or data.
     ///
-    /// Why not smoltcp's timeout: it counts any silence, and would end idle connections, and those
-    /// whose window is closed for longer than the interval of window probes.
+    /// Why not smoltcp's timeout: it starts with any silence of the peer, so it would end idle
+    /// connections, and connections whose window stays closed for longer than the interval between
+    /// window probes.
     pub(super) fn note_sent(&mut self, (now, served): (Time, Time), written: &Written) -> bool {
         let is_opening = matches!(self.state(), State::SynSent | State::SynReceived);
         if is_opening || self.socket_ref().send_queue() > 0 {
@@ -199,8 +203,9 @@ impl Connection {
         self.loss_recovery.note_written(now, written)
     }
 
-    /// A packet was received in this former state. Only progress of the peer restarts the user
-    /// timeout, or a closed window.
+    /// Notes a received packet; `before` and `first` are the state and the first unacknowledged
+    /// byte before it. Stops the user timeout only if the peer made progress, has nothing to
+    /// acknowledge, or has closed its window.
     pub(super) fn note_progress(&mut self, (before, first): (State, u32)) {
         let has_moved = self.snd_una() != first || self.state() != before;
         if has_moved || self.socket_ref().send_queue() == 0 || self.has_zero_window() {
@@ -219,7 +224,7 @@ impl Connection {
         self.socket().abort();
     }
 
-    /// A packet of the peer postpones the user timeout after shutdown while data are acknowledged.
+    /// Postpones the user timeout after a shutdown, if a packet of the peer has acknowledged data.
     pub(super) fn postpone_give_up(&mut self, now: Time) {
         let unsent = self.socket_ref().send_queue();
         if self.give_up.is_some() && unsent < self.unsent {
@@ -237,8 +242,8 @@ impl Connection {
         is_due
     }
 
-    /// The user timeout: of a peer that does not answer, of a FIN without an answer, or of the
-    /// peer's FIN if the application has closed.
+    /// When the user timeout expires: the peer does not answer, does not acknowledge a FIN, or does
+    /// not send its own FIN after the application has closed the connection.
     pub(super) fn closing_due(&self) -> Option<Time> {
         let waits = match self.state() {
             State::FinWait1 | State::Closing | State::LastAck => true,
@@ -254,8 +259,8 @@ impl Connection {
         (self.last_received_at, self.probes) = (served, 0);
     }
 
-    /// The next keep-alive probe, or the end after the last one. Only for connections without
-    /// outstanding data: others have the user timeout.
+    /// When the next keep-alive probe is due, or the end of the connection after the last probe.
+    /// `None` for a connection with outstanding data, which has the user timeout.
     pub(super) fn keepalive_due(&self) -> Option<Time> {
         let idle = self.keepalive?;
         let is_open =
@@ -313,7 +318,8 @@ impl Connection {
         self.socket_ref().recv_queue() > 0
     }
 
-    /// The number of bytes taken; `None` if the buffer is full.
+    /// Returns the number of bytes taken; `None` if the buffer is full, or if the connection is not
+    /// established yet.
     pub(super) fn send(&mut self, bytes: &[u8]) -> Result<Option<usize>, TcpError> {
         if let Some(end) = self.end {
             return Err(end);
@@ -333,7 +339,7 @@ impl Connection {
         }
     }
 
-    /// The number of bytes; 0 at end of file, `None` if there are none yet.
+    /// Returns the number of bytes; 0 at end of file, `None` if none have arrived yet.
     pub(super) fn recv(&mut self, buffer: &mut [u8]) -> Result<Option<usize>, TcpError> {
         if matches!(self.state(), State::SynSent | State::SynReceived) {
             return Ok(None);
@@ -345,18 +351,18 @@ impl Connection {
                 self.loss_recovery.read += taken as u64;
                 Ok(Some(taken))
             }
-            // All data of the peer were read.
+            // All data of the peer was read.
             (Err(RecvError::Finished), _) | (Err(_), Some(TcpError::ShutDown)) => Ok(Some(0)),
             (Err(_), Some(end)) => Err(end),
             (Err(_), None) => Err(TcpError::Closed),
         }
     }
 
-    /// As [`Connection::recv`], and the bytes stay.
+    /// Like [`Connection::recv`], but the bytes stay in the receive buffer.
     pub(super) fn peek(&mut self, buffer: &mut [u8]) -> Result<Option<usize>, TcpError> {
         match self.has_unread() {
             true => Ok(self.socket().peek_slice(buffer).ok()),
-            // Nothing can be taken.
+            // With nothing unread, `recv` takes no bytes, and returns end of file or the error.
             false => self.recv(buffer),
         }
     }

@@ -1,15 +1,15 @@
 //! Loss recovery of a connection: retransmission, congestion window, and segment size.
 //!
 //! ```text
-//!   acknowledgment --> scoreboard --lost--> smoltcp rewrites all; only that is sent
-//!                          |   \--lost--> a smaller window (RFC 5681 3.2, with 0.7 for a half)
-//!                          |   \--often, of long segments--> shorter segments (RFC 4821)
-//!   timeout ---------------+-> the last once more (RFC 8985 7), then all
+//!   acknowledgment --> scoreboard --loss--> smoltcp rewrites all data; the lost part is sent
+//!                          |   \--loss--> a smaller window (RFC 5681 3.2, factor 0.7, not 0.5)
+//!                          |   \--frequent loss of long segments--> shorter segments (RFC 4821)
+//!   timeout ---------------+-> retransmit the last segment (RFC 8985 7), then all
 //! ```
 //!
-//! A connection starts without one, and has one from its first SACK or timeout on. smoltcp has the
-//! bytes and writes segments; its congestion control is off, and the peer's window that it sees is
-//! the congestion window.
+//! A connection has no [`Recovery`] until its first SACK or timeout. smoltcp stores the bytes and
+//! writes the segments. Its congestion control is off; instead, it is shown a window of the peer
+//! that the congestion window limits.
 
 use super::round_trip::RoundTrip;
 use super::window::Window;
@@ -20,30 +20,32 @@ use std::time::Duration;
 
 /// An IP MTU that every IP over InfiniBand link carries (RFC 4391 9.1.2).
 const MTU_SHORT: u32 = 2044;
-/// This many losses in a trial of `TRIAL` shorten the segments.
+/// This many losses among `TRIAL` segments shorten the segments.
 const LOST_OF_TRIAL: u32 = 3;
 const TRIAL: u32 = 16;
-/// This many in a row without a loss lengthen them again.
+/// This many full segments in a row without a loss lengthen the segments again.
 const LENGTHEN_AFTER: u32 = 256;
-/// This many arrive in a row until recovery ends: after a loss; or after a timeout, which is more
-/// often caused by a busy peer.
+/// Recovery ends once this many segments have arrived after the last loss.
 const RECOVERED_AFTER_LOSS: u32 = 1 << 14;
+/// The same after a timeout, which a busy peer causes more often than a loss does.
 const RECOVERED_AFTER_TIMEOUT: u32 = 1 << 11;
-/// The minimum congestion window: enough for three to overtake another.
+/// The minimum congestion window, in segments: after a lost one, three more can be in flight, which
+/// the detection of the loss needs.
 const SEGMENTS_MIN: usize = 4;
-/// The assumed delay of an acknowledgment of a single segment: longer than ours; and its maximum,
-/// if it seems to be longer, beyond Linux's.
+/// The assumed delay of the acknowledgment of a single segment: longer than that of this stack.
 const ACK_DELAY: Duration = Duration::from_micros(2500);
+/// The maximum to which timeouts raise the assumed delay: longer than that of Linux.
 const ACK_DELAY_MAX: Duration = Duration::from_millis(50);
-/// The round-trip time before the first sample, and the limits of the retransmission timeout: a
-/// busy peer answers late.
+/// The assumed round-trip time before the first sample.
 const RTT_INITIAL: Duration = Duration::from_millis(1);
+/// The minimum retransmission timeout, because a busy peer answers late.
 const TIMEOUT_MIN: Duration = Duration::from_micros(500);
 const TIMEOUT_MAX: Duration = Duration::from_secs(5);
 
-/// The limit of segments that smoltcp rewrites.
+/// Maximum number of segments in the window for smoltcp, which limits how many it rewrites.
 const WALK_SEGMENTS_MAX: usize = 1024;
-/// The backoff that remains after an acknowledgment: a timeout of at least half a second.
+/// The maximum backoff that remains after an acknowledgment without a round-trip sample, as a
+/// binary exponent.
 const BACKOFF_KEPT: u32 = 8;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,12 +61,12 @@ struct Length {
     arrived: u32,
     lost: u32,
     without_loss: u32,
-    /// The first transmission of the present length.
+    /// The number of the first transmission with the current limit.
     since: u64,
 }
 
 impl Length {
-    /// `full` of the `arrived` segments had the full length.
+    /// Notes segments that arrived or were lost. `full` of the `arrived` ones had the full length.
     fn note(&mut self, (arrived, full): (u32, u32), lost: u32, next_number: u64) {
         self.without_loss = if lost > 0 { 0 } else { self.without_loss + full };
         (self.arrived, self.lost) = (self.arrived + arrived, self.lost + lost);
@@ -88,7 +90,7 @@ impl Length {
 #[derive(Debug)]
 pub(super) struct Recovery {
     board: Scoreboard,
-    /// The sample of the SYN.
+    /// The round-trip time of the SYN.
     opening: Duration,
     round_trip: RoundTrip,
     length: Length,
@@ -97,12 +99,12 @@ pub(super) struct Recovery {
     threshold: usize,
     /// Bytes acknowledged in congestion avoidance since the window last grew.
     credit: usize,
-    /// The window was reduced for losses before this number.
+    /// The window was already reduced for losses of transmissions before this number.
     reduced_before: u64,
     peer_window: usize,
     has_unsent: bool,
     segment: usize,
-    /// Segments that have to arrive until recovery ends.
+    /// The number of segments that still have to arrive before recovery ends.
     until_recovered: u32,
     /// Timeouts since the last acknowledgment.
     timeouts: u32,
@@ -111,15 +113,15 @@ pub(super) struct Recovery {
     backoff: u32,
     /// The estimated delay of the peer's acknowledgments.
     ack_delay: Duration,
-    /// One segment may exceed the window.
+    /// Whether one lost segment may exceed the window, after a timeout.
     may_probe: bool,
     timeout_at: Option<Time>,
     late_at: Option<Time>,
 }
 
 impl Recovery {
-    /// For a connection that has sent from `first` to `end`, in segments of this size; `opening` is
-    /// the round-trip time of its SYN. `by_timeout` starts with a timeout.
+    /// The recovery of a connection with bytes from `first` to `end` in flight, in segments of this
+    /// size. `opening` is the round-trip time of its SYN. With `by_timeout`, a timeout is due now.
     pub(super) fn new(
         now: Time,
         (first, end): (u32, u32),
@@ -164,7 +166,8 @@ impl Recovery {
         Window { bytes: self.window, threshold: self.threshold }
     }
 
-    /// Continues with a former congestion window. No arrivals are required until recovery ends.
+    /// Continues with an earlier congestion window. Recovery ends as soon as all data is
+    /// acknowledged.
     pub(super) fn set_window(&mut self, window: Window, peer_window: usize) {
         (self.window, self.threshold) = (window.bytes, window.threshold);
         (self.peer_window, self.until_recovered) = (peer_window, 0);
@@ -180,7 +183,7 @@ impl Recovery {
         self.window = self.window.max(SEGMENTS_MIN * bytes);
     }
 
-    /// A cumulative acknowledgment of `first`, with SACK blocks.
+    /// Handles a cumulative acknowledgment of `first`, with SACK blocks.
     pub(super) fn handle_ack(
         &mut self,
         now: Time,
@@ -189,7 +192,7 @@ impl Recovery {
         peer_window: usize,
     ) {
         self.peer_window = peer_window;
-        // Half of a round trip: an earlier answer is one to an earlier transmission.
+        // Half of a round trip: an acknowledgment earlier than that is of an earlier transmission.
         let rtt_min = self.round_trip.smoothed.unwrap_or_default() / 2;
         let outstanding = self.board.outstanding();
         let mut arrivals = self.board.handle_ack(now, first, rtt_min);
@@ -335,7 +338,7 @@ impl Recovery {
         let reaches = end.wrapping_sub(self.board.first) as usize;
         let is_beyond = reaches > self.peer_window.max(1) && end.wrapping_sub(start) > 1;
         let is_due = self.has_lost() && self.board.has_lost_within(start, end);
-        // In LAST-ACK smoltcp accepts no window update, so it may exceed the window.
+        // In LAST-ACK, smoltcp accepts no window update, so it may exceed the congestion window.
         let busy = self.board.in_flight + end.wrapping_sub(start) as usize;
         let is_too_much = !is_due && busy > self.window.max(self.segment);
         if is_new && (is_beyond || is_too_much) {
@@ -354,8 +357,9 @@ impl Recovery {
         Verdict::Send
     }
 
-    /// The window for smoltcp: up to SND.MAX if there is a loss, plus the unused part of the
-    /// congestion window in full segments.
+    /// The window for smoltcp: the outstanding bytes, plus the unused part of the congestion window
+    /// in full segments. If there is a loss, rounding must not cut the outstanding bytes, which
+    /// smoltcp rewrites.
     pub(super) fn window_limit(&self) -> WindowLimit {
         let busy = self.board.in_flight + self.board.lost;
         let unused = self.window.saturating_sub(busy) / self.segment.max(1) * self.segment;
@@ -369,7 +373,7 @@ impl Recovery {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct WindowLimit {
     pub(super) bytes: usize,
-    /// The minimum after rounding.
+    /// The minimum, after rounding to the window scale.
     pub(super) least: usize,
 }
 
@@ -381,7 +385,7 @@ mod tests {
     const WINDOW: usize = 100_000;
     const NOW: Time = Time::START;
 
-    /// With segments in flight.
+    /// A recovery with segments of 1000 bytes in flight.
     fn recovery(segments: u32) -> Recovery {
         Recovery::new(NOW, (0, segments * 1000), (SEGMENT, Duration::ZERO), false)
     }
@@ -412,7 +416,7 @@ mod tests {
         assert_eq!(it.window, before / 10 * 7);
         it.handle_ack(NOW, 1000, [(11_000, 20_000)], WINDOW);
         assert_eq!(it.window, before / 10 * 7, "the same round trip");
-        // New data wait until the window has space for full segments.
+        // New data waits until the window has space for full segments.
         let WindowLimit { bytes, least } = it.window_limit();
         assert_eq!((bytes, least), (19_000 + 12_000, 19_000));
     }
@@ -456,7 +460,7 @@ mod tests {
     #[test]
     fn segments_are_shortened_by_losses_and_lengthened_again() {
         let mut length = Length { limit: MTU_MAX, arrived: 0, lost: 0, without_loss: 0, since: 0 };
-        // One in ten is not enough.
+        // One loss in ten segments is not enough.
         for _ in 0..100 {
             length.note((9, 9), 1, 0);
         }

@@ -1,5 +1,5 @@
-//! The output of a connection: all segments of smoltcp, and in recovery those that the scoreboard
-//! selects.
+//! The output of a connection: all segments that smoltcp writes, but in recovery only those that
+//! the scoreboard selects.
 //!
 //! To retransmit, smoltcp is polled with a clock past its timer, and rewrites everything from the
 //! first unacknowledged byte.
@@ -13,9 +13,9 @@ use pollux_wire::ip::tcp::TcpHeader;
 use smoltcp::socket::tcp::State;
 use std::time::Duration;
 
-/// Longer than any timeout of smoltcp (60 s of its clock).
+/// Longer than any timeout of smoltcp (60 s of its clock, 12 s of real time).
 const RUN_OUT: Duration = Duration::from_secs(13);
-/// Discarded segments before other connections have a turn.
+/// Maximum number of segments discarded before other connections are polled.
 const DROPS_MAX: u32 = 64;
 
 impl Connection {
@@ -91,8 +91,9 @@ impl Connection {
         self.loss_recovery.active.as_ref().is_some_and(|active| active.paused.is_some())
     }
 
-    /// Retransmits a lost FIN if smoltcp does not: smoltcp takes every third duplicate
-    /// acknowledgment for a loss of data, has none with a lost FIN, and stops its timer.
+    /// Retransmits a lost FIN if smoltcp does not. After every third duplicate acknowledgment,
+    /// smoltcp assumes a loss of data. If only the FIN was lost, it finds no data to retransmit,
+    /// and stops its timer.
     fn transmit_fin(
         &mut self,
         at: At,
@@ -136,14 +137,16 @@ impl Connection {
         Some(written)
     }
 
-    /// Whether a segment is to be sent, if only for its acknowledgment.
+    /// Whether to send a segment that smoltcp has written. If the scoreboard does not select it,
+    /// but its acknowledgment is new, an empty segment with that acknowledgment replaces it.
     fn select_segment(&mut self, at: At, written: Written, draft: &mut Packet) -> bool {
         let sent_to = self.loss_recovery.sent_to;
         let Some(active) = &mut self.loss_recovery.active else { return true };
         if written.syn {
             return true;
         }
-        // A reset with another sequence number would be ignored (RFC 5961 3).
+        // An empty segment gets SND.MAX as its number: the peer would ignore a reset with another
+        // one (RFC 5961 3).
         if written.bytes == 0 {
             set_sequence_number(draft.bytes_mut(), sent_to);
             return true;

@@ -1,8 +1,8 @@
 //! The round-trip time of a connection (RFC 6298 2), for reports.
 //!
-//! One segment is timed at a time, and one in [`TIMED_EVERY`], so that a segment costs a
-//! comparison. A retransmission ends the timing, since its acknowledgment is ambiguous (RFC 6298
-//! 3). Loss recovery, which times all segments, has its own estimate.
+//! One segment is timed at a time, at most one in [`TIMED_EVERY`], so that the others cost one
+//! comparison. A retransmission ends the timing, because its acknowledgment is ambiguous (RFC 6298
+//! 3). Loss recovery times all segments, and has its own estimate.
 
 use pollux_verbs::time::Time;
 use std::time::Duration;
@@ -37,7 +37,7 @@ pub(super) struct RoundTripTimer {
 }
 
 impl RoundTripTimer {
-    /// New data were sent, up to `end`.
+    /// Notes that new data was sent, up to `end`.
     #[inline]
     pub(super) fn note_sent(&mut self, now: Time, end: u32) {
         if self.due <= now {
@@ -51,7 +51,7 @@ impl RoundTripTimer {
         self.timed.is_some()
     }
 
-    /// All before `first` is acknowledged.
+    /// Notes that all data before `first` is acknowledged.
     #[cold]
     pub(super) fn note_acknowledged(&mut self, now: Time, first: u32) {
         let is_acknowledged =

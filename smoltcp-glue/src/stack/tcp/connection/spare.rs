@@ -1,12 +1,12 @@
-//! Sockets of ended connections, for the next ones: their buffers are in memory, where those of a
-//! new socket are mapped and zeroed page by page.
+//! Keeps the sockets of ended connections for new ones. The pages of their buffers are mapped
+//! already; those of a new socket are mapped and zeroed one by one.
 
 use super::Connection;
 use crate::stack::config::TcpConfig;
 use smoltcp::iface::{SocketHandle, SocketSet};
 use smoltcp::socket::tcp::{Socket, SocketBuffer, State};
 
-/// The bytes of all buffers that are kept.
+/// Maximum bytes of all kept buffers.
 const SPARE_BYTES_MAX: usize = 16 << 20;
 
 /// A set with the one socket of a connection.
@@ -18,7 +18,8 @@ pub(in crate::stack::tcp) struct SpareSockets {
 }
 
 impl SpareSockets {
-    /// Keeps the socket of a connection that has ended. smoltcp leaves traces of losses in one.
+    /// Keeps the socket of a connection that has ended, unless it had retransmissions: smoltcp does
+    /// not clear all state of losses.
     pub(in crate::stack::tcp) fn keep(&mut self, connection: Connection) {
         let has_lost = connection.loss_recovery.retransmitted.0 > 0;
         let is_closed = connection.state() == State::Closed;
@@ -29,12 +30,14 @@ impl SpareSockets {
         }
     }
 
-    /// A closed socket. smoltcp clears all else when it connects or listens.
+    /// A closed socket. When it connects or listens, smoltcp clears most of its other state, but
+    /// not that of congestion control.
     pub(super) fn take(&mut self, config: &TcpConfig) -> OneSocket {
         let (mut sockets, handle) = self.all.pop().unwrap_or_else(|| new(config));
         let socket: &mut Socket<'_> = sockets.get_mut(handle);
         socket.set_nagle_enabled(config.nagle);
-        // A new sender has a small window, and waits for each acknowledgment.
+        // Acknowledgments are not delayed at first: the sender of a new connection has a small
+        // window, and waits for each of them.
         socket.set_ack_delay(None);
         (sockets, handle)
     }

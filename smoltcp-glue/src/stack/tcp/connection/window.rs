@@ -1,23 +1,25 @@
 //! The congestion window of a connection after loss recovery (RFC 5681).
 //!
 //! ```text
-//!   loss recovery --no loss for long--> own window --more to send than that--> loss recovery
+//!   loss recovery --no loss for long--> kept window --more to send than that--> loss recovery
 //!                                        |  ^
 //!                                        +--+ idle: back to the initial window
 //! ```
 //!
 //! smoltcp's congestion control is off from the first recovery on. The window at the end of
-//! recovery is kept; a connection with more to send re-enters recovery until all has arrived. So a
-//! connection whose window is as large as its peer's costs one comparison, and an idle connection
-//! restarts with the initial window (RFC 5681 4.1).
+//! recovery is kept. A connection with more to send than that re-enters recovery until all data has
+//! arrived. So a connection with a window as large as its peer's costs one comparison, and an idle
+//! connection restarts with the initial window (RFC 5681 4.1).
 
 use super::Connection;
 use crate::stack::tcp::engine::{At, Engine};
 use std::time::Duration;
 
-/// The idle time: the minimum of smoltcp's retransmission timeout.
+/// A connection that has sent nothing for this long is idle: smoltcp's minimum retransmission
+/// timeout.
 const IDLE: Duration = Duration::from_millis(200);
-/// RFC 6928 2: ten segments, but at most this many bytes, or two segments.
+/// The initial window (RFC 6928 2): ten segments, but at most this many bytes or two segments,
+/// whichever is more.
 const INITIAL_SEGMENTS: usize = 10;
 const INITIAL_BYTES: usize = 14_600;
 
@@ -31,7 +33,7 @@ pub(super) struct Window {
 impl Window {
     fn after_idle(self, segment: usize) -> Self {
         let initial = (INITIAL_SEGMENTS * segment).min(INITIAL_BYTES.max(2 * segment));
-        // RFC 7661 4.4.3 and RFC 2861 3: slow start up to the former window.
+        // RFC 7661 4.4.3 and RFC 2861 3: slow start up to three quarters of the previous window.
         let threshold = self.threshold.max(self.bytes / 4 * 3);
         Self { bytes: self.bytes.min(initial), threshold }
     }
