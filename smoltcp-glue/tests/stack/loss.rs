@@ -321,3 +321,30 @@ fn an_idle_connection_restarts_with_a_small_window_after_a_recovery() {
     let round_trips = took.as_nanos() / (2 * world.delay).as_nanos();
     assert!(round_trips < 40, "{round_trips} round trips");
 }
+
+/// A new connection knows nothing of the path of another one, so it starts with its own window,
+/// although it may have the buffers of the other one.
+#[test]
+fn a_new_connection_has_no_congestion_window_of_an_ended_one() {
+    let bytes = 4 << 20;
+    let tcp = TcpConfig { receive_bytes: bytes, send_bytes: bytes, ..TcpConfig::default() };
+    let config = StackConfig { mtu: 2044, tcp, ..StackConfig::default() };
+    let mut world = World::new(1, &config, LinkFaults::default());
+    let sent_at_once = [80, 81].map(|port| {
+        let ids = world.connected(port, false);
+        assert_eq!(world.hosts[0].tcp_send(ids[0], &vec![7; bytes]), Ok(Some(bytes)));
+        let before = world.bytes;
+        world.drain();
+        let at_once = world.bytes - before;
+        let (mut received, mut buffer) = (0, vec![0; 100_000]);
+        world.until("all is received", MINUTE, |world| {
+            received += world.hosts[1].tcp_recv(ids[1], &mut buffer).expect("open").unwrap_or(0);
+            received == bytes
+        });
+        let now = world.now;
+        (0..2).for_each(|host| world.hosts[host].tcp_close(now, ids[host]));
+        world.pass(MINUTE);
+        at_once
+    });
+    assert_eq!(sent_at_once[0], sent_at_once[1]);
+}

@@ -4,7 +4,7 @@
 use super::Connection;
 use crate::stack::config::TcpConfig;
 use smoltcp::iface::{SocketHandle, SocketSet};
-use smoltcp::socket::tcp::{Socket, SocketBuffer, State};
+use smoltcp::socket::tcp::{CongestionControl, Socket, SocketBuffer, State};
 
 /// Maximum bytes of all kept buffers.
 const SPARE_BYTES_MAX: usize = 16 << 20;
@@ -30,11 +30,12 @@ impl SpareSockets {
         }
     }
 
-    /// A closed socket. When it connects or listens, smoltcp clears most of its other state, but
-    /// not that of congestion control.
+    /// A closed socket. When it connects or listens, smoltcp clears its other state.
     pub(super) fn take(&mut self, config: &TcpConfig) -> OneSocket {
         let (mut sockets, handle) = self.all.pop().unwrap_or_else(|| new(config));
         let socket: &mut Socket<'_> = sockets.get_mut(handle);
+        // smoltcp would keep the congestion window of the ended connection.
+        socket.set_congestion_control(congestion_control());
         socket.set_nagle_enabled(config.nagle);
         // Acknowledgments are not delayed at first: the sender of a new connection has a small
         // window, and waits for each of them.
@@ -49,4 +50,10 @@ fn new(config: &TcpConfig) -> OneSocket {
     let mut sockets = SocketSet::new(Vec::with_capacity(1));
     let handle = sockets.add(socket);
     (sockets, handle)
+}
+
+/// smoltcp's default, which depends on its features.
+fn congestion_control() -> CongestionControl {
+    let empty = || SocketBuffer::new(Vec::new());
+    Socket::new(empty(), empty()).congestion_control()
 }
