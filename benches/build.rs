@@ -1,4 +1,4 @@
-//! Tells the program of which commit it is, so that a run can say so.
+//! Sets `POLLUX_COMMIT`, so that a run records the commit that it was built from.
 
 use std::process::Command;
 

@@ -1,19 +1,20 @@
-//! From cables to a subnet where every port is active: our manager, and beside it OpenSM over
+//! Time from cabled nodes to a subnet with all ports active: our subnet manager against OpenSM over
 //! ibsim.
 //!
 //! ```text
 //! cargo bench -p pollux-perf --bench bring_up
 //! ```
 //!
-//! On two cores of a virtual machine (clock of 2.3 GHz) that others kept busy, from two runs; the
-//! first two rows are medians of five that took turns. OpenSM's time is that of its whole process.
+//! Ranges of two runs, on two cores of a busy virtual machine (2.3 GHz). The first two rows are
+//! medians of five measurements each, which alternate. The time of OpenSM is that of its whole
+//! process.
 //!
 //! | what | figure |
 //! |---|---|
 //! | 1,008 hosts, ours, in memory | 0.092 to 0.094 s |
 //! | 1,008 hosts, `opensm -o` over ibsim | 1.00 to 1.34 s |
 //! | 10,000 hosts, ours | 0.83 to 4.2 s, 63 MB resident |
-//! | paths asked for as Linux does, 10,000 hosts | 25,000 to 76,000 a second |
+//! | path record queries as Linux sends them, 10,000 hosts | 25,000 to 76,000 a second |
 #![expect(clippy::disallowed_methods, reason = "a bench reads the clock")]
 
 use pollux_fabric::Time;
@@ -54,7 +55,7 @@ fn middle(mut times: Vec<Duration>) -> Duration {
     times[times.len() / 2]
 }
 
-/// Asks for paths as Linux does, from one host to all others in turn.
+/// Queries path records from one host to every host in turn, with the fields that Linux sends.
 fn ask(managed: &mut Managed, questions: u32) -> Duration {
     let gid = |end: End| managed.subnet.nodes()[end.node as usize].gid(end.port);
     let lid = |end: End| managed.subnet.nodes()[end.node as usize].lid(end.port);

@@ -1,14 +1,14 @@
-//! Instructions that a message of 64 bytes costs by message bypass, counted by callgrind; more than
-//! the limit fails.
+//! Instructions per 64-byte message over message bypass, counted by callgrind. A count at or above
+//! its limit fails the bench.
 //!
 //! ```text
 //! cargo bench -p pollux-perf --bench instructions
 //! ```
 //!
-//! One thread plays both ends, so each step is counted by itself. The counts are those of the
-//! release profile on x86-64 without further CPU features, by rustc 1.95, and include some forty of
-//! each bench's own. The device's poll has several callers in this program, so it is not inlined;
-//! in a program with one caller it is, and costs about ten less.
+//! One thread runs both ends, so each step is counted separately. The counts are for the release
+//! profile of rustc 1.95 on baseline x86-64. Each count includes about 40 instructions of the bench
+//! itself. The compiler does not inline the device's poll here, because it has several callers; in
+//! a program with one caller it does, which saves about 10 instructions.
 //!
 //! | bench | RC | UD | must be below |
 //! |---|---|---|---|
@@ -37,7 +37,7 @@ fn below(instructions: u64) -> LibraryBenchmarkConfig {
     config
 }
 
-/// Both ends, and how far they are.
+/// Two ends in one thread: end 0 sends, end 1 receives.
 struct Both {
     ends: [ThreadEnd; 2],
 }
@@ -54,7 +54,7 @@ impl Both {
     }
 }
 
-/// Warm, with receives posted.
+/// Two warmed-up ends, with receives posted at end 1.
 fn ready(qp_type: QpType) -> Box<Both> {
     let mut both = Box::new(Both { ends: ends(VerbsEndSetup::of(qp_type), false) });
     for _ in 0..100 {

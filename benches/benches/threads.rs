@@ -4,11 +4,11 @@
 //! cargo bench -p pollux-perf --bench threads [-- --json]
 //! ```
 //!
-//! All runs are interleaved, and medians are shown, so that other load affects all of them alike.
-//! The limits are measured on the same cores in the same run: the round trip of a cache line; two
-//! lines each way, as a 64-byte message with its header needs; a copy of 1 MiB. UCX
-//! (`scripts/host-setup --peers`) runs its `ucx_perftest` over POSIX shared memory, pinned to the
-//! same cores, if it is installed.
+//! The measurements take turns, so that other load affects all of them alike; the bench prints
+//! medians. The limits are measured on the same cores in the same run: the round trip of one cache
+//! line; the round trip of two lines each way, as many as a 64-byte message with its header needs;
+//! a copy of 1 MiB. If UCX is installed (`scripts/host-setup --peers`), `ucx_perftest` runs over
+//! POSIX shared memory, pinned to the same cores.
 //!
 //! On two cores of a virtual machine (Xeon with AVX-512, 2.3 GHz), 21 November 2026, with other
 //! load, at real-time priority (`chrt -f 50`), from three runs:
@@ -27,13 +27,13 @@
 //! | RC, 64 bytes, as packets | 1.0 us, 3.0 M/s | 2.6 x slower, 3 to 4 x fewer | |
 //! | RC, 1 MiB, as packets | 1.1 GB/s | 19 x slower | |
 //!
-//! Transfers between the cores bound short messages. The round trip of a cache line moves one line
-//! that both sides write. A message cannot share a line with its reply, and needs two, so the cores
-//! take 200 ns for it however short the code: more than the budget of 1.5 x. Our instructions come
-//! on top (see the bench `instructions`): 22 ns to post and 29 ns to receive a message when both
-//! ends share a thread. The same transfers bound the rate: in one thread a message costs its sender
-//! 30 and its receiver 37 ns. Packets are slow because of the variant CRC, at 0.8 bytes per clock
-//! cycle on both ends.
+//! Cache line transfers between the cores bound short messages. The round trip of a cache line
+//! moves one line that both sides write. A message cannot share a line with its reply, and it needs
+//! two lines. The transfers alone take 200 ns per message, which is more than the budget of 1.5 x.
+//! The instructions (see the bench `instructions`) add to this: with both ends in one thread,
+//! posting a message takes 22 ns and receiving it 29 ns. The same transfers bound the rate: in one
+//! thread, a message costs the sender 30 ns and the receiver 37 ns. Packets are slow because both
+//! ends compute the variant CRC, at 0.8 bytes per clock cycle.
 #![expect(clippy::disallowed_methods, reason = "a bench reads the clock, and its arguments")]
 
 mod ends;
@@ -48,11 +48,11 @@ use pollux_verbs::*;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Interleaved runs; the median counts.
+/// Runs of each measurement. The figure is their median.
 const RUNS: usize = 7;
 const ROUNDS: u32 = 10_000;
 
-/// A measurement: a name, a unit, and a function.
+/// A measurement: its name, its unit, and a function that returns `None` if a program is missing.
 type Figure = (&'static str, &'static str, Box<dyn Fn() -> Option<f64>>);
 
 fn main() {
@@ -122,7 +122,7 @@ fn figures(cores: [usize; 2]) -> Vec<Figure> {
     ]
 }
 
-/// The ratios of figures, and their budgets.
+/// Ratios of two figures each, with their budgets.
 fn ratios(of: &dyn Fn(&str) -> Option<f64>) -> Vec<(String, f64, &'static str)> {
     let line = "cache line to and fro, half";
     let beside = [
@@ -157,7 +157,7 @@ fn print_json(figures: &[Figure], medians: &[Option<f64>], of: &dyn Fn(&str) -> 
     println!("{{\n  \"figures\": [\n{figures}\n  ],\n  \"ratios\": [\n{ratios}\n  ]\n}}");
 }
 
-/// Half the round trip of a message; inline if it is short.
+/// Half the round trip of a message, in nanoseconds. Short messages are sent inline.
 fn one_way(cores: [usize; 2], (setup, packets_only): (VerbsEndSetup, bool), bytes: u32) -> f64 {
     let [mut a, mut b] = ends(setup, packets_only);
     let room = bytes + GRH_BYTES;
@@ -181,7 +181,7 @@ fn one_way(cores: [usize; 2], (setup, packets_only): (VerbsEndSetup, bool), byte
     begun.elapsed().as_nanos() as f64 / f64::from(ROUNDS) / 2.0
 }
 
-/// Messages a second, one way, in batches, each on the next queue pair.
+/// Messages per second in one direction. Each batch is posted to the next queue pair.
 fn rate(
     cores: [usize; 2],
     (setup, packets_only): (VerbsEndSetup, bool),

@@ -1,4 +1,4 @@
-//! Bring-up of a subnet by our subnet manager, in memory: from cables to active ports.
+//! Bring-up of an in-memory subnet by our subnet manager: from cables to active ports.
 
 use pollux_fabric::Time;
 use pollux_fabric::sm::{Residents, SmConfig};
@@ -7,19 +7,19 @@ use pollux_fabric::topology::{End, Topology};
 use pollux_wire::mad::smp::{NodeType, PortState};
 use std::time::{Duration, Instant};
 
-/// 1,008 hosts at 79 switches.
+/// 63 leaf switches with 16 hosts each, and 16 spine switches: 1,008 hosts.
 pub const THOUSAND: &str = "leaf-spine:63x16x16";
 
 pub struct Managed {
     pub subnet: Subnet,
-    /// Runs at the first host.
+    /// One subnet manager, at the first host.
     pub managers: Residents,
 }
 
-/// Brings up a subnet until all its ports are active. Returns the time, too.
+/// Brings up the subnet of a topology specification. Returns it with the time that this took.
 ///
 /// # Panics
-/// If a port is not active in the end.
+/// If a port is not active afterward, or `spec` is invalid.
 #[expect(clippy::disallowed_methods, reason = "this is what is measured")]
 pub fn bring_up(spec: &str) -> (Managed, Duration) {
     let mut subnet = Subnet::new(Topology::generate(spec, 1).expect("a topology"));
@@ -35,10 +35,10 @@ pub fn bring_up(spec: &str) -> (Managed, Duration) {
     (Managed { subnet, managers }, took)
 }
 
-/// The nth host.
+/// The port of the nth host, counted from 0.
 ///
 /// # Panics
-/// If there are fewer.
+/// If the subnet has fewer hosts.
 pub fn host(subnet: &Subnet, number: usize) -> End {
     let nodes = (0..).zip(subnet.topology().nodes());
     let mut hosts = nodes.filter(|(_, node)| node.kind == NodeType::CHANNEL_ADAPTER);

@@ -19,8 +19,9 @@
 //! processes = true
 //! ```
 //!
-//! Each list is measured with each other; combinations that there are not (a message of a megabyte
-//! by datagram) are left out and named, but a table without any is an error.
+//! A table is measured in every combination of the values of its lists. Invalid combinations, such
+//! as a datagram of 1 MiB, are skipped and reported. A table without a valid combination is an
+//! error.
 
 use crate::error::PerfError;
 use crate::plan::{Layer, MeasuredTransport, Plan, ProgramSockets, RouterPlan, What};
@@ -33,10 +34,10 @@ use std::time::Duration;
 pub struct Campaign {
     #[serde(default = "seven")]
     pub rounds: u16,
-    /// Whether rounds that other programs disturbed count, too.
+    /// Whether disturbed rounds count.
     #[serde(default)]
     pub keep_disturbed: bool,
-    /// Seconds of each measurement.
+    /// The duration of each measurement in seconds.
     #[serde(default = "half")]
     duration: f64,
     #[serde(default = "first_two")]
@@ -44,8 +45,9 @@ pub struct Campaign {
     pub fifo: Option<u8>,
     /// The device of the client.
     pub device: Option<String>,
-    /// That of the server, on the same machine; or a host where `pollux-perf serve` runs.
+    /// The device of the server, on the same machine.
     pub peer: Option<String>,
+    /// The host of the server, where `pollux-perf serve` runs.
     pub connect: Option<String>,
     measure: Vec<Table>,
 }
@@ -56,7 +58,7 @@ struct Table {
     what: OneOrMany<What>,
     layer: Option<OneOrMany<Layer>>,
     transport: Option<OneOrMany<MeasuredTransport>>,
-    /// Of the layer verbs.
+    /// This field and the next seven are for the layer verbs.
     op: Option<OneOrMany<VerbsOp>>,
     #[serde(default)]
     bidirectional: bool,
@@ -68,9 +70,9 @@ struct Table {
     #[serde(default)]
     events: bool,
     size: Option<Sizes>,
-    /// Of programs at their defaults; without it, of those that poll.
+    /// Sockets of a program that makes blocking calls; without it, sockets are polled.
     sockets: Option<OneOrMany<ProgramSockets>>,
-    /// Of the layer forward.
+    /// This field and the next two are for the layer forward.
     routes: Option<OneOrMany<u32>>,
     flows: Option<u32>,
     #[serde(default)]
@@ -100,7 +102,7 @@ impl<T> OneOrMany<T> {
     }
 }
 
-/// Sizes, each a number or as for `--size`.
+/// Message sizes: numbers, or a text in the format of `--size`.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(untagged, expecting = "write sizes as numbers, or as for --size: \"64,2k\" or \"sweep\"")]
 enum Sizes {
@@ -133,7 +135,7 @@ impl Campaign {
         }
     }
 
-    /// All measurements, each once; and why others are left out.
+    /// Returns all distinct measurements, and for each skipped combination the reason.
     pub fn plans(&self) -> Result<(Vec<Plan>, Vec<String>), PerfError> {
         let (mut plans, mut left_out): (Vec<Plan>, _) = (Vec::new(), Vec::new());
         for (table, number) in self.measure.iter().zip(1..) {
@@ -194,7 +196,7 @@ impl Campaign {
         each(&mut plans, table.sockets.as_ref(), |plan, it| plan.program = Some(it));
         let router = |routes| RouterPlan { routes, flows: table.flows, ipv6: table.ipv6 };
         each(&mut plans, table.routes.as_ref(), |plan, it| {
-            // A router has no ends.
+            // A router runs between null ports, so it uses no devices.
             (plan.router, plan.devices) = (Some(router(it)), None);
         });
         Ok(match &table.size {
@@ -208,8 +210,9 @@ impl Campaign {
     }
 }
 
-/// Plans with each size in a text: numbers with commas between them, of which `k` and `m` multiply
-/// by 1,024 and by its square; or `sweep`, for sizes up to the longest that a plan may have.
+/// Combines each plan with each size of a text. The text is a list of numbers separated by commas,
+/// with the suffixes `k` (1,024) and `m` (1,024 squared); or it is `sweep`, for sizes up to the
+/// longest message of the plan.
 pub fn of_sizes(plans: Vec<Plan>, text: &str) -> Result<Vec<Plan>, PerfError> {
     let size = |text: &str| {
         let text = text.trim().to_lowercase();
@@ -232,7 +235,7 @@ pub fn of_sizes(plans: Vec<Plan>, text: &str) -> Result<Vec<Plan>, PerfError> {
     Ok(plans.into_iter().flat_map(of_plan).collect())
 }
 
-/// Each plan with each value; without values, plans stay as they are.
+/// Replaces `plans` by their combinations with `values`. `None` leaves them unchanged.
 fn each<T: Copy>(plans: &mut Vec<Plan>, values: Option<&OneOrMany<T>>, set: impl Fn(&mut Plan, T)) {
     let with = |plan: &Plan, value: T| {
         let mut plan = plan.clone();
@@ -259,7 +262,7 @@ mod tests {
     fn every_list_is_combined_with_every_other() {
         let text = "[[measure]]\nwhat = [\"lat\", \"bw\"]\ntransport = [\"rc\", \"ud\"]\n\
                     size = [64, 4096]\n[[measure]]\nwhat = [\"lat\"]\n";
-        // Datagrams carry 2,048 bytes, and the second table repeats one of the first.
+        // UD carries at most 2,048 bytes, and the second table repeats a plan of the first.
         let expected = [
             "lat of verbs over rc, 64 bytes",
             "lat of verbs over rc, 4096 bytes",

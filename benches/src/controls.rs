@@ -1,5 +1,5 @@
-//! What the cores of a run can do at most, whatever program runs there: figures that stand beside
-//! the others.
+//! Limits of the cores of a run, for any program: the rate of memory copies, and the time of a
+//! cache line between the cores. Reports show them beside the measured figures.
 
 use crate::judgement::three_digits;
 use crate::machine;
@@ -9,7 +9,7 @@ use std::fmt;
 
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Controls {
-    /// That one core copies, 1 MiB at a time.
+    /// The rate at which one core copies memory, 1 MiB at a time.
     pub copy_bytes_per_second: f64,
     /// Half the round trip of a cache line that both cores write; `None` on one core.
     pub cache_line_ns: Option<f64>,
@@ -19,7 +19,7 @@ const TRIES: u32 = 5;
 
 impl Controls {
     pub fn measure(cores: [usize; 2]) -> Self {
-        // The best is what the cores can do: others take of it.
+        // Take the best attempt, because other load only makes an attempt slower.
         let copies = (0..TRIES).map(|_| machine::run_pinned(cores[0], machine::copy));
         let lines = (0..TRIES).map(|_| machine::lines(cores, false));
         Self {

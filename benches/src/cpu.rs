@@ -1,19 +1,19 @@
-//! The cores that an end keeps busy: its time on processors, per second.
+//! CPU usage of an end: its CPU time divided by the elapsed time, in cores.
 
 use crate::plan::{Plan, ProgramSockets};
 use rustix::time::{ClockId, Timespec, clock_gettime};
 use std::time::Instant;
 
-/// Watches this end from its start.
+/// Measures the CPU usage of this end since [`CpuWatch::start`].
 pub struct CpuWatch {
     begun: Instant,
-    /// `None` if the time of this end cannot be told from that of the other.
+    /// A CPU clock and its reading at the start. `None` if no clock covers this end alone.
     clock: Option<(ClockId, f64)>,
 }
 
 impl CpuWatch {
-    /// An end in a process has all of it; one in a thread has that thread, unless workers serve its
-    /// sockets.
+    /// For an end in its own process, the usage is that of the process. For an end in a thread, it
+    /// is that of the thread, and unknown with pinned sockets: their workers are other threads.
     #[expect(clippy::disallowed_methods, reason = "this is what is measured")]
     pub fn start(plan: &Plan) -> Self {
         let clock = match (plan.processes, plan.program) {
@@ -30,7 +30,7 @@ impl CpuWatch {
     }
 }
 
-/// Of this process, since its start.
+/// The CPU time of this process since it started.
 pub fn process_seconds() -> f64 {
     seconds(ClockId::ProcessCPUTime)
 }
@@ -57,7 +57,7 @@ mod tests {
         watch.cores_busy()
     }
 
-    /// A busy thread may have to wait for a core, but an idle one takes none.
+    /// The busy thread may have to wait for a core, so it only has to use more than the idle one.
     #[test]
     fn a_thread_that_sleeps_keeps_no_core_busy() {
         let plan = Plan::new(What::Lat, Layer::Verbs, MeasuredTransport::Rc, 64);

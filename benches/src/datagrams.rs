@@ -1,4 +1,4 @@
-//! Both ends of an exchange of datagrams in one thread, which is the worker of both interfaces.
+//! A UDP exchange whose two ends run in one thread, which is the worker of both interfaces.
 
 use crate::error::PerfError;
 use pollux::{Interface, Mode, UdpSocket};
@@ -9,7 +9,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
 pub const BYTES: usize = 64;
-/// After this time without a reply, a datagram is sent again.
+/// A datagram without a reply is sent again after this time.
 const RESEND: Duration = Duration::from_millis(200);
 const TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -22,7 +22,7 @@ pub struct DatagramEnds {
 }
 
 impl DatagramEnds {
-    /// Opens interfaces at two hosts of a fabric.
+    /// Opens interfaces at two hosts of a fabric, and exchanges datagrams to resolve the neighbors.
     pub fn open(fabric: &Embedded, [near, far]: [u8; 2]) -> Result<Self, PerfError> {
         let up = |host: u8| {
             let setup = pollux::Node::open(&fabric.port(&format!("host{host}")))?;
@@ -40,7 +40,7 @@ impl DatagramEnds {
         Ok(ends)
     }
 
-    /// The queue pair of the far end, which its service ID contains.
+    /// The queue pair number of the far interface. Its service ID for connections contains it.
     pub fn far_qpn(&self) -> Result<Qpn, PerfError> {
         let neighbors = self.interfaces[0].neighbors();
         let route = neighbors.iter().find(|route| route.addresses.contains(&self.to_far.ip()));
@@ -48,8 +48,8 @@ impl DatagramEnds {
         Ok(route.ok_or_else(none)?.link.qpn)
     }
 
-    /// Exchanges datagrams for this time. Returns the number of round trips; `lost` counts
-    /// datagrams that were sent again.
+    /// Exchanges datagrams for a duration. Returns the number of round trips; adds the number of
+    /// datagrams that were sent again to `lost`.
     #[expect(clippy::disallowed_methods, reason = "it lasts for a time")]
     pub fn exchange_for(&self, duration: Duration, lost: &mut u64) -> Result<u64, PerfError> {
         let (begun, mut count) = (Instant::now(), 0);
@@ -60,7 +60,7 @@ impl DatagramEnds {
         Ok(count)
     }
 
-    /// Exchanges one datagram in each direction.
+    /// Exchanges one datagram in each direction. Adds to `lost` each time that it sends again.
     #[expect(clippy::disallowed_methods, reason = "a lost datagram is sent again")]
     pub fn round(&self, lost: &mut u64) -> Result<(), PerfError> {
         let mut bytes = [7; BYTES];
@@ -69,7 +69,7 @@ impl DatagramEnds {
         loop {
             if sent.is_none_or(|sent| sent.elapsed() > RESEND) {
                 *lost += u64::from(sent.is_some());
-                // The first ones fail until the neighbor is resolved.
+                // The first sends fail until the neighbor is resolved.
                 let _ = self.near.send_to(&bytes, self.to_far);
                 sent = Some(Instant::now());
             }

@@ -1,16 +1,17 @@
-//! What moved from one stored run to another.
+//! Significant changes from one stored run to another.
 //!
-//! Each row is judged by the ranks of its figures (the test of Mann and Whitney): with which
-//! probability figures of one source fall apart so far by chance. That is counted, not
-//! approximated, so that a few rounds are enough, and ties are no problem. Of many rows one in
-//! twenty would move by chance alone, so the probabilities are corrected for their number (Holm).
+//! Each row is tested by the ranks of its figures (the Mann-Whitney U test). The test gives the
+//! probability that two samples of the same distribution differ at least as much as these. The
+//! probability is exact, not approximated by a normal distribution, so it holds for few rounds and
+//! for equal values. At a level of 5 %, one in twenty unchanged rows would count as changed, so the
+//! probabilities are corrected for the number of rows (Holm).
 
 use crate::judgement::three_digits;
 use crate::stored::{Better, StoredRow, StoredRun};
 use serde::Serialize;
 use std::fmt;
 
-/// The probability that any row of two equal runs is said to have moved.
+/// The probability, at most, that any row counts as changed although nothing changed.
 const ERROR_MAX: f64 = 0.05;
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -24,9 +25,10 @@ pub struct DiffRow {
     pub unit: String,
     /// The medians, of the first run and of the second.
     pub medians: [Option<f64>; 2],
-    /// By how much the median has changed, in percent.
+    /// The change of the median in percent.
     pub change_percent: Option<f64>,
-    /// Corrected for the number of rows; `None` if one run does not have the row.
+    /// The probability of such a difference by chance, corrected for the number of rows; `None` if
+    /// one run does not have the row.
     pub probability: Option<f64>,
     pub movement: Movement,
 }
@@ -35,19 +37,19 @@ pub struct DiffRow {
 #[serde(rename_all = "snake_case")]
 pub enum Movement {
     NotMoved,
-    /// Nothing can be said: with so few rounds, any difference may be chance.
+    /// Undecided: with so few rounds, no difference can be significant.
     TooFewRounds,
-    /// Nothing can be said: in one run, something disturbed it in all rounds.
+    /// Undecided: in one run, all rounds were disturbed.
     Disturbed,
     Better,
     Worse,
-    /// Only the second run has it.
+    /// Only the second run has the row.
     New,
-    /// Only the first run has it.
+    /// Only the first run has the row.
     Gone,
 }
 
-/// Compares two runs. Changes below `least_percent` do not count, however certain they are.
+/// Compares two runs. A change below `least_percent` does not count, even if it is significant.
 pub fn diff(before: &StoredRun, after: &StoredRun, least_percent: f64) -> Diff {
     let find = |record: &StoredRun, name: &str| -> Option<StoredRow> {
         record.rows.iter().find(|row| row.name == name).cloned()
@@ -61,7 +63,7 @@ pub fn diff(before: &StoredRun, after: &StoredRun, least_percent: f64) -> Diff {
         _ => None,
     });
     let probabilities = correct(probabilities.collect());
-    // What the correction makes of the smallest probability that there can be.
+    // The correction multiplies the smallest probability by the number of rows.
     let count = probabilities.iter().flatten().count() as f64;
     let rows = pairs.iter().zip(probabilities);
     let rows = rows.map(|(pair, chance)| compare(pair, chance, count, least_percent));
@@ -105,19 +107,21 @@ fn compare(
     DiffRow { name, unit, medians, change_percent, probability, movement }
 }
 
-/// The probability of two samples of which one is above the other, whatever their distance.
+/// The smallest probability that samples of these sizes can have: all values of one sample are
+/// above all values of the other.
 fn least_probability(before: &StoredRow, after: &StoredRow) -> f64 {
     let (one, other) = (before.figures.len(), after.figures.len());
     let ways = (1..=one).map(|nth| (other + nth) as f64 / nth as f64).product::<f64>();
     (2.0 / ways).min(1.0)
 }
 
-/// The probability that two samples of one source differ in their ranks as much as these, or more.
+/// The two-sided probability that two samples of the same distribution differ in their ranks at
+/// least as much as these.
 fn probability(one: &[f64], other: &[f64]) -> f64 {
     let mut pooled: Vec<(f64, bool)> = one.iter().map(|value| (*value, true)).collect();
     pooled.extend(other.iter().map(|value| (*value, false)));
     pooled.sort_by(|a, b| a.0.total_cmp(&b.0));
-    // Twice the rank, as equal values share the mean of theirs.
+    // Ranks are doubled to stay integers: equal values get the mean of their ranks.
     let mut ranks = Vec::new();
     for group in pooled.chunk_by(|a, b| a.0 == b.0) {
         let first = ranks.len();
@@ -131,7 +135,7 @@ fn probability(one: &[f64], other: &[f64]) -> f64 {
     (2.0 * low.min(high) / all).min(1.0)
 }
 
-/// In how many ways so many ranks can be chosen, by their sum.
+/// For each sum, the number of subsets of `chosen` ranks that have this sum.
 fn sums_of(ranks: impl Iterator<Item = usize> + Clone, chosen: usize) -> Vec<f64> {
     let total: usize = ranks.clone().sum();
     let mut ways = vec![vec![0.0; total + 1]; chosen + 1];
@@ -146,8 +150,8 @@ fn sums_of(ranks: impl Iterator<Item = usize> + Clone, chosen: usize) -> Vec<f64
     ways.swap_remove(chosen)
 }
 
-/// The correction of Holm: the smallest probability counts as often as there are rows, the next one
-/// once less.
+/// Holm's correction: multiplies the smallest of n probabilities by n, the next by n - 1, and so
+/// on, and keeps their order.
 fn correct(probabilities: Vec<Option<f64>>) -> Vec<Option<f64>> {
     let mut order: Vec<_> =
         (0..probabilities.len()).filter(|nth| probabilities[*nth].is_some()).collect();
@@ -168,7 +172,7 @@ impl Diff {
         self.rows.iter().any(|row| row.movement == Movement::Worse)
     }
 
-    /// Whether nothing can be said of a row, or one run does not have it.
+    /// Whether a row is undecided, or missing from the second run.
     pub fn is_incomplete(&self) -> bool {
         let incomplete = [Movement::TooFewRounds, Movement::Disturbed, Movement::Gone];
         self.rows.iter().any(|row| incomplete.contains(&row.movement))
@@ -256,7 +260,7 @@ mod tests {
     const FAST: [f64; 7] = [10.0, 11.0, 12.0, 13.0, 14.0, 15.0, 16.0];
     const SLOW: [f64; 7] = [20.0, 21.0, 22.0, 23.0, 24.0, 25.0, 26.0];
 
-    /// Of all ways to draw them, as tables of the test have it.
+    /// Expected values are those of published tables of the test.
     #[test]
     fn probabilities_are_those_of_tables() {
         let close = |one: f64, other: f64| (one - other).abs() < 1e-9;
@@ -265,7 +269,7 @@ mod tests {
         assert!(close(probability(&FAST, &SLOW), 2.0 / 3432.0));
         assert!(close(probability(&SLOW, &FAST), 2.0 / 3432.0));
         assert!(close(probability(&[1.0; 5], &[1.0; 5]), 1.0), "all the same");
-        // 1, 2, 2 of 1, 2, 2, 2, 3, 3: of 20 draws, three have these ranks, and none has less.
+        // 1, 2, 2 out of 1, 2, 2, 2, 3, 3: 3 of 20 subsets have this rank sum, and none has less.
         assert!(close(probability(&[1.0, 2.0, 2.0], &[2.0, 3.0, 3.0]), 6.0 / 20.0));
     }
 

@@ -1,11 +1,11 @@
-//! What disturbed a measurement: other programs, a host that took cores away from a virtual
-//! machine, and cores that were slowed down since they were too hot.
+//! Detects disturbances of a measurement: CPU time of other programs, CPU time that a hypervisor
+//! steals from the virtual machine, and thermal throttling.
 //!
 //! ```text
-//!   others = busy time of all cores - our time - that of programs we started, which have ended
+//!   others = busy time of all cores - our time - time of our child processes that have ended
 //! ```
 //!
-//! Time in interrupts is not counted: it may be caused by ourselves.
+//! Busy time excludes interrupts, because our own traffic may cause them.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -13,20 +13,20 @@ use std::fmt;
 use std::fs;
 use std::time::Instant;
 
-/// Above this share of a core, a measurement does not count.
+/// The share of a core that others may take without disturbing a measurement.
 const SHARE_MAX: f64 = 0.1;
-/// Less time than this is the coarseness of the times.
+/// CPU time up to this does not disturb either: the times in `/proc` are coarse.
 const SECONDS_MIN: f64 = 0.05;
-/// Of the times in `/proc`, on every architecture.
+/// The unit of the times in `/proc` (`USER_HZ`).
 const TICKS_PER_SECOND: f64 = 100.0;
 
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Disturbance {
-    /// The time that other programs took, in cores.
+    /// The CPU time of other programs, in cores.
     pub others_cores: f64,
-    /// The time that the host took, in cores.
+    /// The CPU time that the hypervisor gave to others, in cores.
     pub stolen_cores: f64,
-    /// How often a core was slowed down.
+    /// The number of times that a core was throttled.
     pub throttled: u64,
     /// The duration of the measurement.
     pub seconds: f64,
@@ -50,12 +50,15 @@ impl fmt::Display for Disturbance {
     }
 }
 
-/// Seconds since the machine, or this process, has begun.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Times {
+    /// CPU seconds of all programs since the machine started.
     busy: f64,
+    /// CPU seconds that the hypervisor gave to others, since the machine started.
     stolen: f64,
+    /// CPU seconds of this process and of its children that have ended.
     ours: f64,
+    /// Throttling events of all cores.
     throttled: u64,
 }
 
@@ -79,7 +82,7 @@ impl Times {
     }
 }
 
-/// Watches the machine until its end.
+/// Watches the machine between [`Watch::start`] and [`Watch::end`].
 pub struct Watch {
     begun: Instant,
     before: Times,
@@ -91,8 +94,9 @@ impl Watch {
         Self { before: Times::now(), begun: Instant::now() }
     }
 
-    /// Programs that the measurement started have to have ended, and been waited for; others that
-    /// took part took so many seconds.
+    /// Child processes of the measurement must have ended, and the caller must have waited for
+    /// them: only then do their times count as ours. `of_others` is the CPU time, in seconds, of
+    /// other processes that took part in the measurement.
     pub fn end(&self, of_others: f64) -> Disturbance {
         let mut now = Times::now();
         now.ours += of_others;
@@ -100,20 +104,22 @@ impl Watch {
     }
 }
 
-/// Busy and stolen seconds, from `user nice system idle iowait irq softirq steal`.
+/// Busy and stolen seconds of `/proc/stat`, whose first line has the columns `user nice system idle
+/// iowait irq softirq steal`.
 fn of_machine(stat: &str) -> [f64; 2] {
     let of = |nth| seconds(stat.lines().next().unwrap_or_default(), nth);
     [of(1) + of(2) + of(3), of(8)]
 }
 
-/// Of a process and of those that it started and has waited for. The name of the program, in
-/// parentheses, may contain anything.
+/// CPU seconds of a process and of its children that it has waited for, from `/proc/self/stat`. The
+/// second column is the program name in parentheses, which may itself contain spaces and
+/// parentheses.
 fn of_process(stat: &str) -> f64 {
     let after_name = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
     (11..15).map(|nth| seconds(after_name, nth)).sum()
 }
 
-/// The nth field of a line.
+/// The nth field of a line, in seconds; 0 if it is missing.
 fn seconds(line: &str, nth: usize) -> f64 {
     let ticks = line.split_whitespace().nth(nth).and_then(|field| field.parse::<f64>().ok());
     ticks.unwrap_or_default() / TICKS_PER_SECOND
@@ -143,7 +149,7 @@ mod tests {
         assert_eq!(disturbance, expected);
         assert!(disturbance.is_too_much());
         assert_eq!(disturbance.to_string(), "other programs took 50 % of a core");
-        // Our time is written more often than that of the machine.
+        // The kernel updates our time more often than the time of the machine.
         let later = Times { ours: 35.0, ..after };
         assert_eq!(later.since(before, 2.0).others_cores, 0.0);
         let quiet = Disturbance { others_cores: 0.05, stolen_cores: 0.0, ..expected };
@@ -153,7 +159,7 @@ mod tests {
         assert!(hot.is_too_much() && hot.to_string().contains("too hot"));
     }
 
-    /// Ours that ends counts as ours, which the sum of all times cannot show on a busy machine.
+    /// Checks our time directly: on a busy machine, the difference of all times proves nothing.
     #[test]
     fn programs_that_we_started_are_ours_once_they_have_ended() {
         let before = Times::now();

@@ -1,4 +1,4 @@
-//! The engine alone: a worker that sends every packet back, at the null device.
+//! The engine alone: a worker with a null device that sends every packet back.
 
 use crate::error::PerfError;
 use crate::machine::run_pinned;
@@ -12,7 +12,7 @@ use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
 const NEIGHBORS: u32 = 1000;
-/// Turns between two reads of the clock.
+/// Turns of the worker between two checks of the duration.
 const TURNS: u32 = 1000;
 
 /// The rate of 64-byte packets that this core receives and sends back.
@@ -25,7 +25,7 @@ pub fn rate(core: usize, duration: Duration) -> Result<f64, PerfError> {
         let published = published.map_err(|error| PerfError::Local(error.to_string()))?;
         let (mut worker, _handle) = worker::<()>(Idle::Poll, published, 7);
         let start = Instant::now();
-        // Each turn reads the clock, as that of a real worker.
+        // Each turn reads the clock, as a real worker does.
         let mut turns = |echo: &mut Echo<NullDevice>, duration: Duration| {
             let (begun, before) = (Instant::now(), echo.echoed());
             while begun.elapsed() < duration {

@@ -1,4 +1,4 @@
-//! The environment of a measurement: the properties of a machine that decide figures.
+//! The environment of a measurement: the properties of the machine that affect the figures.
 
 use pollux_node::calendar::{rfc_3339, since_epoch};
 use schemars::JsonSchema;
@@ -17,32 +17,32 @@ pub struct Environment {
     pub cpu: String,
     pub cores: usize,
     pub is_virtual: bool,
-    /// None in most virtual machines.
+    /// The frequency governor; `none` in most virtual machines.
     pub governor: String,
-    /// Whether cores are halves of others.
+    /// Whether cores are hardware threads that share a physical core.
     pub smt: String,
-    /// The nodes of memory.
+    /// The NUMA nodes.
     pub numa: String,
     pub isolated: String,
     /// Reserved huge pages, and the policy of transparent ones.
     pub huge_pages: String,
     pub clock: String,
     pub kernel: String,
-    /// What the kernel does against speculation, where it does anything.
+    /// The active mitigations of speculative execution vulnerabilities.
     pub mitigations: Vec<String>,
-    /// Of the machine.
+    /// Vendor and version of the machine's firmware.
     pub firmware: String,
-    /// Adapters in hardware, with their firmware, and the rate of each port.
+    /// Hardware adapters, with their firmware and the rate of each port.
     pub adapters: Vec<String>,
     /// The load averages of one, five and fifteen minutes.
     pub load: String,
     pub fifo: Option<u8>,
-    /// The percentage of each second that the kernel lets real-time threads run, if there is a
-    /// limit: those that poll are stopped for the rest of it, 50 ms by default.
+    /// The percentage of each second that real-time threads may run, if the kernel has a limit. It
+    /// stops a polling thread for the rest of the second, by default 50 ms.
     pub real_time_percent: Option<u32>,
 }
 
-/// The text of a file; `none` if there is none.
+/// The trimmed text of a file; `none` if it is empty or cannot be read.
 fn read(path: impl AsRef<Path>) -> String {
     match fs::read_to_string(path) {
         Ok(text) if !text.trim().is_empty() => text.trim().to_string(),
@@ -50,7 +50,7 @@ fn read(path: impl AsRef<Path>) -> String {
     }
 }
 
-/// The names in a folder, in order.
+/// The sorted names of a folder's entries.
 fn names(folder: impl AsRef<Path>) -> Vec<String> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let mut names: Vec<_> =
@@ -118,7 +118,8 @@ fn adapters(folder: &Path) -> Vec<String> {
 }
 
 impl Environment {
-    /// Whether both are of one machine and program, as far as figures depend on them.
+    /// Whether figures of both environments belong to one run: the program, processor, number of
+    /// cores, kernel and clock source are equal.
     pub fn is_as(&self, other: &Self) -> bool {
         let of = |it: &Self| {
             (it.program.clone(), it.cpu.clone(), it.cores, it.kernel.clone(), it.clock.clone())
@@ -126,7 +127,7 @@ impl Environment {
         of(self) == of(other)
     }
 
-    /// Names and values, for people.
+    /// Names and values for a report.
     pub fn rows(&self) -> Vec<(&'static str, String)> {
         let kind = if self.is_virtual { "virtual" } else { "in hardware" };
         let fifo = self.fifo.map_or("ordinary".into(), |fifo| format!("SCHED_FIFO {fifo}"));
@@ -158,7 +159,8 @@ impl Environment {
     }
 }
 
-/// The part of a period; `None` without a limit, which is written as -1.
+/// `part` in percent of `period`. `None` without a limit: the kernel writes that as -1, which is
+/// not a `u32`.
 fn percent(part: Option<u32>, period: Option<u32>) -> Option<u32> {
     let (part, period) = (part?, period?);
     (part < period).then(|| (u64::from(part) * 100 / u64::from(period)) as u32)

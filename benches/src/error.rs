@@ -36,7 +36,7 @@ pub enum PerfError {
     Local(String),
 }
 
-/// Why a request has failed.
+/// The text for a failed request.
 fn request(status: CompletionStatus) -> String {
     match status {
         CompletionStatus::RetryExceeded => {

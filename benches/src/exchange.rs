@@ -1,8 +1,8 @@
-//! The control connection between the two ends of a measurement: lines of JSON on a stream socket,
-//! of this machine or to another one.
+//! The control connection between the two ends of a measurement: lines of JSON on a Unix or TCP
+//! stream socket.
 //!
-//! The client hangs up to end the measurement. The server checks for that only when nothing was
-//! received for a while, so the check is not measured.
+//! A message of the client, or its hang-up, ends the measurement. The server checks for this only
+//! after it received no data for a while, so the check does not affect the figures.
 
 use crate::cpu::{self, CpuWatch};
 use crate::error::PerfError;
@@ -16,16 +16,16 @@ use std::time::{Duration, Instant};
 
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The longest line. What comes from another machine may never end.
+/// The longest line. Without a limit, a peer could send an endless line.
 const LINE_BYTES_MAX: u64 = 1 << 20;
 
 pub struct Exchange {
-    /// Of either family: only calls that all stream sockets have.
+    /// A Unix or TCP socket: only calls that work on both are used.
     stream: BufReader<UnixStream>,
     opened: Instant,
-    /// Since both ends are ready, and how long that took.
+    /// Set when both ends are ready: the CPU usage since then, and the time of the setup before.
     begun: Option<(CpuWatch, Duration)>,
-    /// That this end has received.
+    /// Messages with a wrong payload that this end has received.
     wrong_payloads: u64,
 }
 
@@ -35,11 +35,11 @@ struct EndFailure {
     failed: String,
 }
 
-/// What the server says of itself in the end.
+/// The report of the server after a measurement.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct ServerReport {
     pub cores_busy: Option<f64>,
-    /// The time on processors of its process, since that began.
+    /// The CPU time of the server's process since it started.
     pub process_seconds: f64,
     pub wrong_payloads: u64,
 }
@@ -79,7 +79,7 @@ impl Exchange {
         }
     }
 
-    /// Tells the other end why this one ends, instead of the message that it waits for.
+    /// Sends an error to the other end, which gets it in place of the message that it waits for.
     pub fn fail(&mut self, error: &PerfError) {
         let _ = self.send(&EndFailure { failed: error.to_string() });
     }
@@ -90,7 +90,7 @@ impl Exchange {
         self.receive()
     }
 
-    /// Waits until the other end has called this, too.
+    /// Waits until the other end also calls this.
     pub fn meet(&mut self) -> Result<(), PerfError> {
         self.swap(&()).map(drop)
     }
@@ -99,14 +99,15 @@ impl Exchange {
         self.wrong_payloads += count;
     }
 
-    /// As [`Exchange::meet`], after which messages are measured.
+    /// Like [`Exchange::meet`], at the start of the measurement: also starts to measure CPU usage.
     pub fn begin(&mut self, plan: &Plan) -> Result<(), PerfError> {
         self.meet()?;
         self.begun = Some((CpuWatch::start(plan), self.opened.elapsed()));
         Ok(())
     }
 
-    /// Ends a measurement; for the client, with the server's report.
+    /// Ends a measurement. The client passes its outcome, and gets the measurement and the server's
+    /// report. The server passes `None`, waits for the client, and gets `None`.
     pub fn end(
         &mut self,
         outcome: Option<MeasurementOutcome>,
@@ -116,7 +117,7 @@ impl Exchange {
             None => return Err(PerfError::Local("the measurement has not begun".into())),
         };
         let Some(outcome) = outcome else {
-            // The client may measure for an hour. One that has failed hangs up.
+            // No timeout: the client may measure for an hour. If it fails, it hangs up.
             self.stream.get_ref().set_read_timeout(None)?;
             let (process_seconds, wrong_payloads) = (cpu::process_seconds(), self.wrong_payloads);
             let report = ServerReport { cores_busy, process_seconds, wrong_payloads };
@@ -139,7 +140,7 @@ impl Exchange {
         Ok(Some((measured, report)))
     }
 
-    /// Whether the other end has sent a message or hung up.
+    /// Whether the other end has sent a message or hung up. Does not block.
     pub fn is_over(&mut self) -> bool {
         let is_quiet = self.stream.get_ref().set_nonblocking(true).is_ok()
             && self.stream.fill_buf().is_err_and(|error| error.kind() == ErrorKind::WouldBlock);

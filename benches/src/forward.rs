@@ -1,15 +1,15 @@
-//! Forwarding alone: one core forwards packets between two null ports, by a FIB of up to the size
-//! of the Internet's.
+//! Forwarding alone: one core forwards packets between two null ports, with a FIB that may be as
+//! large as that of the Internet.
 //!
-//! | for each packet | by |
+//! | work per packet | done by |
 //! |---|---|
-//! | a buffer, its headers, parsed, and a verdict | the null port that receives it |
-//! | martians, the route by longest prefix, the TTL and the checksum | the forwarder |
-//! | the buffer back | the null port that sends it |
+//! | allocate a buffer, write and parse the headers, give a verdict | the receiving null port |
+//! | drop martians, find the longest prefix, update TTL and checksum | the forwarder |
+//! | free the buffer | the sending null port |
 //!
-//! Destinations are drawn from all prefixes, so that caches of the processor do not hold what
-//! look-ups need; with one route there is one destination. The clock is read once a breath, as by a
-//! worker.
+//! Destinations are drawn from all prefixes, so that lookups miss the processor's caches. With one
+//! route, there is one destination by default. The router reads the clock once per breath, as a
+//! worker does.
 
 use crate::environment::Environment;
 use crate::error::PerfError;
@@ -19,10 +19,10 @@ use crate::null_router::{ForwardPlan, NullRouter};
 use serde::Serialize;
 use std::fmt;
 
-/// The rate in packets per second.
 #[derive(Clone, Debug, Serialize)]
 pub struct ForwardRow {
     pub plan: ForwardPlan,
+    /// Packets per second.
     pub rate: Estimate,
 }
 
@@ -47,7 +47,7 @@ pub fn run(plans: Vec<ForwardPlan>, rounds: usize) -> Result<ForwardMeasurement,
     Ok(ForwardMeasurement { environment, rows })
 }
 
-/// Packets per second.
+/// Forwarded packets per second, after a warm-up of a tenth of the duration.
 pub fn rate(plan: &ForwardPlan) -> Result<f64, PerfError> {
     run_pinned(plan.core, || {
         let mut router = NullRouter::new(plan)?;

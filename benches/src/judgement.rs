@@ -1,33 +1,33 @@
-//! What repeated measurements allow to say: a median, the interval that holds it, and whether a
-//! budget is met.
+//! Statistics of repeated measurements: the median, its confidence interval, and the verdict on a
+//! budget.
 //!
-//! The interval comes from the order of the values alone: each value of a sample is below the true
-//! median with probability 1/2, so the number of those below is binomial, and the kth smallest and
-//! kth largest values enclose the median with a known probability. Why not from a mean and its
-//! deviation: times of programs are skewed, and a pause of the machine would count as much as all
-//! other values together.
+//! The interval depends only on the order of the values. Each value is below the true median with
+//! probability 1/2, so the number of values below it has a binomial distribution. The kth smallest
+//! and kth largest values therefore enclose the median with a known probability. Why not a mean and
+//! a standard deviation: run times are skewed, and one pause of the machine can outweigh all other
+//! values.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// The probability that an interval does not hold the median.
+/// The probability, at most, that an interval does not contain the median.
 const ERROR_MAX: f64 = 0.05;
 
-/// The fewest values that have an interval: of five, the smallest and the largest enclose the
-/// median with 94 %.
+/// The minimum number of values for an interval. The smallest and largest of five values enclose
+/// the median with a probability of only 94 %.
 pub const DECIDING_MIN: u32 = 6;
 
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Estimate {
     pub median: f64,
-    /// Holds the median of all such values with a confidence of 95 % or more; `None` for less than
+    /// The confidence interval of the median at 95 % or more; `None` for fewer than
     /// [`DECIDING_MIN`] values.
     pub interval: Option<[f64; 2]>,
 }
 
 impl Estimate {
-    /// `None` without values.
+    /// Returns `None` without values.
     pub fn of(mut values: Vec<f64>) -> Option<Self> {
         values.sort_by(f64::total_cmp);
         let (last, rank) = (values.len().checked_sub(1)?, rank(values.len()));
@@ -36,24 +36,24 @@ impl Estimate {
         Some(Self { median, interval })
     }
 
-    /// Of rounds, of which there is always one.
+    /// The estimate for at least one value.
     ///
     /// # Panics
-    /// Without values.
+    /// If there are no values.
     pub fn of_rounds(values: Vec<f64>) -> Self {
         Self::of(values).expect("there is a round")
     }
 
-    /// In another unit.
+    /// The estimate multiplied by a factor, to convert its unit.
     pub fn scaled(self, by: f64) -> Self {
         let interval = self.interval.map(|ends| ends.map(|end| end * by));
         Self { median: self.median * by, interval }
     }
 }
 
-/// How many of the smallest values, and of the largest, are outside of the interval.
+/// The number of smallest values, and also of largest values, that are outside of the interval.
 fn rank(count: usize) -> Option<usize> {
-    // Of `outside` or fewer values below the median.
+    // The probability that exactly, or at most, `below` values are below the median.
     let mut exactly = 0.5f64.powi(count as i32);
     let mut at_most = exactly;
     let mut outside = None;
@@ -78,7 +78,7 @@ pub enum Budget {
 }
 
 impl Budget {
-    /// The values that meet it.
+    /// The smallest and the largest value that meet the budget.
     const fn range(self) -> [f64; 2] {
         match self {
             Self::AtMost(bound) => [f64::NEG_INFINITY, bound],
@@ -87,7 +87,8 @@ impl Budget {
         }
     }
 
-    /// The whole interval has to be within the range, or on one side of it.
+    /// The budget is met if the whole interval is within the budget's range, and missed if it is
+    /// entirely outside. Otherwise it is not decided.
     pub fn judge(self, estimate: &Estimate) -> BudgetVerdict {
         let ([low, high], Some([least, most])) = (self.range(), estimate.interval) else {
             return BudgetVerdict::NotDecided;
@@ -131,7 +132,7 @@ impl fmt::Display for BudgetVerdict {
     }
 }
 
-/// A number with three digits, so that no figure but zero reads as zero.
+/// Formats a number with three significant digits, so that small values do not read as zero.
 pub fn three_digits(value: f64) -> String {
     let magnitude = if value == 0.0 { 0 } else { value.abs().log10().floor() as i32 };
     format!("{value:.*}", (2 - magnitude).clamp(0, 12) as usize)
@@ -163,7 +164,7 @@ mod tests {
         assert_eq!(estimate([4, 1, 3, 2]).median, 2.5);
     }
 
-    /// The ranks of tables of the sign test, less one.
+    /// Expected values are those of published tables of the sign test, minus one.
     #[test]
     fn intervals_have_the_ranks_of_tables() {
         let ranks = [1, 5, 6, 8, 9, 11, 12, 15, 20, 25, 30, 40, 50].map(rank);
@@ -177,7 +178,8 @@ mod tests {
         assert!(estimate(1..=DECIDING_MIN).interval.is_some());
     }
 
-    /// Skewed values, as times are: of 1,000 intervals, those that hold the median.
+    /// Draws from a skewed distribution, as run times have, and counts how many of 1,000 intervals
+    /// contain its median.
     #[test]
     fn an_interval_holds_the_median_as_often_as_it_says() {
         let mut rng = SeededRng::new(1);

@@ -1,4 +1,4 @@
-//! The limits of two cores, whatever program runs there.
+//! Limits of two cores that hold for any program.
 #![expect(clippy::disallowed_methods, reason = "this is what is measured")]
 
 use core_affinity::CoreId;
@@ -7,7 +7,7 @@ use std::time::Instant;
 
 const ROUNDS: u32 = 10_000;
 
-/// Runs a closure on each core; returns the result of the first.
+/// Runs one closure on each core at the same time. Returns the result of the first closure.
 pub fn on_both<T: Send>(
     cores: [usize; 2],
     first: impl FnOnce() -> T + Send,
@@ -34,8 +34,9 @@ pub fn run_pinned<T: Send>(core: usize, what: impl FnOnce() -> T + Send) -> T {
 #[repr(align(128))]
 struct Slot([AtomicU64; 16]);
 
-/// Half the round trip, in nanoseconds, of one cache line that both sides write; or of slots, where
-/// each side writes as many words as a 64-byte message has, to another slot each time.
+/// Half the round trip between two cores, in nanoseconds. Both sides write the same cache line;
+/// with `as_messages`, each side writes slots of its own instead, a new one each time, and as many
+/// words as a 64-byte message has with its header.
 pub fn lines(cores: [usize; 2], as_messages: bool) -> f64 {
     let slots = || (0..if as_messages { 1024 } else { 1 }).map(|_| Slot::default()).collect();
     let (there, back): (Vec<Slot>, Vec<Slot>) = (slots(), slots());

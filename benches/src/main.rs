@@ -1,11 +1,18 @@
 //! The command `pollux-perf`.
 //!
-//! `lat`, `bw`, `rate` and `connect` measure between a client and a server on this machine, or on
-//! another one where `serve` runs; `diff` says what moved from one stored run to another;
-//! `isolation` measures latency with and without a storm of management, `scaling` two workers
-//! against one, `forward` a router without links; `compare` measures every row with a budget
-//! against other programs. `campaign` measures what a file lists, and `report` makes a page of a
-//! run. Output is text, or JSON with `--json`; [`arguments`] are those of all.
+//! | subcommand | what it measures or prints |
+//! |---|---|
+//! | `lat`, `bw`, `rate`, `connect` | messages between a client and a server |
+//! | `serve` | nothing: it is the server for clients on other hosts |
+//! | `campaign` | all measurements that a file lists |
+//! | `compare` | every row with a budget, against peer programs |
+//! | `isolation` | latency with and without a storm of management requests |
+//! | `scaling` | two workers against one |
+//! | `forward` | a router between null ports |
+//! | `diff` | significant changes between two stored runs |
+//! | `report`, `schema` | a stored run as a page or as data, and the JSON schema of stored runs |
+//!
+//! The output is text, or JSON with `--json`. [`arguments`] defines the options.
 #![forbid(unsafe_code)]
 
 mod arguments;
@@ -73,8 +80,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Checks the cores, and sets the real-time priority of this process: one above that of the ends,
-/// which it serves.
+/// Checks the cores, and sets the real-time priority of this process to one above the priority of
+/// the ends, which depend on its threads.
 fn apply(place: &Place) -> Result<(), PerfError> {
     check_cores(&place.cores)?;
     place.fifo.map_or(Ok(()), |fifo| prioritize(fifo + 1, std::process::id().to_string()))
@@ -144,7 +151,7 @@ fn run_measure(what: What, measure: &Measure) -> Result<(), Box<dyn Error>> {
     };
     let measured = rounds::measure(plans, &config, None, report);
     if let (Err(_), Some(run)) = (&measured, &so_far) {
-        // What was measured before something failed.
+        // Print the rounds measured before the failure.
         print_pretty(run, measure.place.json)?;
     }
     print_pretty(&measured?, measure.place.json)
@@ -218,7 +225,7 @@ fn print_schema() -> Result<(), Box<dyn Error>> {
 fn run_serve(arguments: &Serve) -> Result<(), Box<dyn Error>> {
     let Serve { device, listen, core, fifo } = arguments;
     check_cores(&[*core])?;
-    // Not only when the first client comes.
+    // Open the device once now, so that an error shows before the first client connects.
     device.as_deref().map_or(Ok(()), |device| pollux_node::open(device).map(drop))?;
     let listener = match listen.parse::<IpAddr>() {
         Ok(address) => TcpListener::bind((address, remote::PORT)),

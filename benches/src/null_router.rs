@@ -1,8 +1,9 @@
-//! A router between two null ports, and packets offered to it at a rate.
+//! A router between two null ports, and a source that offers packets to it at a given rate.
 //!
-//! An offered packet waits in a queue, as at an adapter, until the router polls; a packet that
-//! arrives at a full queue is lost. The queue is only a count: the router's own core writes a
-//! packet when it polls. So the rates include the cost of the source.
+//! An offered packet waits in a queue, like the receive queue of an adapter, until the router
+//! polls. A packet that arrives at a full queue is lost. The queue is only a counter: the null port
+//! writes the packets on the router's core when it is polled, so the rates include the cost of the
+//! source.
 
 use crate::error::PerfError;
 use crate::samples::histogram;
@@ -20,17 +21,17 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::{Duration, Instant};
 
-/// Next hops, half of them at each port.
+/// Groups with one next hop each. Half of the next hops are at each port.
 const GROUPS: usize = 64;
-/// Buffers of the worker: two batches to each port fit.
+/// Buffers of the router, enough for two batches to each port.
 const BUFFERS: u32 = 1024;
-/// Breaths between two reads of the clock.
+/// Breaths between two checks of the duration.
 const BREATHS: u32 = 1000;
 pub const ROUTES_MAX: usize = 2_000_000;
 /// The latency of one packet in this many is measured.
 const TAGGED: u64 = 64;
 
-/// Prefix lengths of IPv4 and of IPv6, and their shares in percent, as in the Internet's tables.
+/// Prefix lengths and their shares in percent, similar to the routing tables of the Internet.
 const LENGTHS_V4: [(u8, u64); 6] = [(24, 62), (22, 14), (23, 10), (20, 7), (19, 4), (16, 3)];
 const LENGTHS_V6: [(u8, u64); 6] = [(48, 49), (44, 14), (32, 14), (40, 10), (36, 8), (64, 5)];
 
@@ -55,14 +56,15 @@ pub struct NullRouter {
     _packets: PacketMemory,
 }
 
-/// The packets that arrive at a port: `per_second`, until there are `packets_max`.
+/// The packets that are offered to a port.
 #[derive(Clone, Copy, Debug)]
 pub struct OfferedLoad {
     pub per_second: f64,
+    /// The load ends after this number of packets.
     pub packets_max: u64,
-    /// Packets that wait at the start.
+    /// Packets in the queue at the start, in addition.
     pub backlog: u64,
-    /// Packets that can wait.
+    /// The capacity of the queue in packets.
     pub queue_max: u64,
 }
 
@@ -78,17 +80,18 @@ struct Queue {
 pub struct Trial {
     pub forwarded: u64,
     pub lost: u64,
-    /// The time from the start until no packet was lost any more and both queues had been empty.
+    /// The time from the start to the last loss, or until both queues have been empty once, if that
+    /// is later.
     pub recovered: Duration,
-    /// Nanoseconds from the arrival of packets to the end of the breath that sent them.
+    /// Nanoseconds from the arrival of a packet to the end of the breath that sent it.
     pub latency: Histogram<u64>,
-    /// A breath that is longer than the queue lasts loses packets.
+    /// The longest breath. If the queue fills up within a breath, packets are lost.
     pub breath_max: Duration,
 }
 
 impl ForwardPlan {
-    /// Packets of 64 bytes, IPv4: with one route to one destination, else to a million, which no
-    /// cache holds.
+    /// IPv4 packets of 64 bytes. With one route they have one destination, otherwise about a
+    /// million, which do not fit in a cache.
     pub const fn new(routes: usize, core: usize, duration: Duration) -> Self {
         let flows = if routes == 1 { 1 } else { 1 << 20 };
         Self { routes, flows, bytes: 64, ipv6: false, core, duration }
@@ -96,7 +99,7 @@ impl ForwardPlan {
 }
 
 impl OfferedLoad {
-    /// A load without an end.
+    /// A load without an end and without a backlog.
     pub const fn new(per_second: f64, queue_max: u64) -> Self {
         Self { per_second, packets_max: u64::MAX, backlog: 0, queue_max }
     }
@@ -108,14 +111,14 @@ impl Queue {
         Self { load, received: 0, lost: 0, last_loss: never, empty_at: never }
     }
 
-    /// Packets that have arrived until `at`.
+    /// Packets that have arrived by `at`, the backlog included.
     fn arrivals(&self, at: Duration) -> u64 {
         let OfferedLoad { per_second, packets_max, backlog, .. } = self.load;
         backlog + ((at.as_secs_f64() * per_second) as u64).min(packets_max)
     }
 
-    /// Receives a batch. Returns the number of packets, and the arrival time of the tagged one
-    /// among them.
+    /// Receives a batch at the time `at`. Returns the number of packets; and the arrival time of
+    /// the tagged packet, if the batch contains one.
     fn poll(&mut self, at: Duration) -> (usize, Option<Duration>) {
         let gone = self.received + self.lost;
         let waiting = self.arrivals(at).saturating_sub(gone);
@@ -136,7 +139,7 @@ impl Queue {
         (count as usize, (tag < gone + count).then(due))
     }
 
-    /// Whether all packets of a trial are received or lost.
+    /// Whether all packets of a trial of this duration have been received or lost.
     fn is_over(&self, duration: Duration) -> bool {
         self.received + self.lost >= self.arrivals(duration)
     }
@@ -172,7 +175,7 @@ impl NullRouter {
         self.ports.iter().map(NullPort::sent).sum()
     }
 
-    /// Packets per second if there are always more.
+    /// Forwarded packets per second, with a full batch in each poll.
     #[expect(clippy::disallowed_methods, reason = "this is what is measured")]
     pub fn rate_max(&mut self, duration: Duration) -> f64 {
         self.ports.iter_mut().for_each(|port| port.set_batch(BATCH_MAX));
@@ -183,7 +186,7 @@ impl NullRouter {
         (self.sent() - before) as f64 / begun.elapsed().as_secs_f64()
     }
 
-    /// Offers packets to both ports for a time, and forwards the packets in the queues at the end.
+    /// Offers packets to both ports for a duration, then forwards the packets left in the queues.
     #[expect(clippy::disallowed_methods, reason = "this is what is measured")]
     pub fn offer(&mut self, load: OfferedLoad, duration: Duration) -> Trial {
         let mut queues = [Queue::new(load), Queue::new(load)];
@@ -219,7 +222,7 @@ impl NullRouter {
         }
     }
 
-    /// Fails if the router dropped packets: it has a route for each.
+    /// Fails if the router dropped packets. It has a route for every packet, so a drop is an error.
     pub fn check_drops(&self) -> Result<(), PerfError> {
         match self.ports.iter().map(|port| port.drops().total()).sum() {
             0 => Ok(()),
@@ -230,7 +233,7 @@ impl NullRouter {
 
 type Prefix = (IpAddr, u8);
 
-/// Different prefixes; a single prefix is the default route.
+/// Random distinct prefixes. A single prefix is the default route.
 fn prefixes(plan: &ForwardPlan, rng: &mut SeededRng) -> Vec<Prefix> {
     if plan.routes == 1 {
         return vec![match plan.ipv6 {
@@ -255,7 +258,7 @@ fn prefixes(plan: &ForwardPlan, rng: &mut SeededRng) -> Vec<Prefix> {
                 (IpAddr::from(Ipv6Addr::from(bits)), len)
             }
             false => {
-                // From 11 to 99: no loopback, private or multicast addresses.
+                // First bytes 11 to 99: no loopback, private or multicast addresses.
                 let bits = ((11 + rng.below(89)) << 24 | rng.below(1 << 24)) as u32;
                 (IpAddr::from(Ipv4Addr::from(bits >> (32 - len) << (32 - len))), len)
             }
@@ -278,7 +281,7 @@ fn fib(prefixes: &[Prefix]) -> Fib {
     fib.publish()
 }
 
-/// Destinations in randomly chosen prefixes.
+/// One destination per flow, each in a randomly chosen prefix.
 fn destinations(prefixes: &[Prefix], flows: usize, rng: &mut SeededRng) -> Vec<IpAddr> {
     let destination = |nth: usize, rng: &mut SeededRng| match prefixes[nth] {
         (IpAddr::V4(_), 0) => {

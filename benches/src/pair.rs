@@ -6,8 +6,8 @@
 //!       +--- outcome ----+
 //! ```
 //!
-//! Processes run this program with the hidden command `part`: the plan is its argument, the stream
-//! of the [`Exchange`] its standard input, and the outcome its standard output.
+//! A process runs this program with the hidden subcommand `part`. Its argument is the plan, its
+//! standard input is the stream of the [`Exchange`], and its standard output is the outcome.
 
 use crate::error::PerfError;
 use crate::exchange::Exchange;
@@ -23,6 +23,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
 
+/// Measures a plan once, on this machine.
 pub fn run(plan: &Plan) -> Result<Measured, PerfError> {
     plan.check()?;
     if let Some(router) = &plan.router {
@@ -37,7 +38,7 @@ pub fn run(plan: &Plan) -> Result<Measured, PerfError> {
     if plan.processes { in_processes(plan) } else { in_threads(plan) }
 }
 
-/// A router has no ends.
+/// Measures a router, in this process.
 fn forwarding(plan: &Plan, router: &RouterPlan) -> Result<Measured, PerfError> {
     let forward = ForwardPlan::new(router.routes as usize, plan.cores[0], plan.duration);
     let forward = ForwardPlan {
@@ -81,18 +82,18 @@ fn in_threads(plan: &Plan) -> Result<Measured, PerfError> {
         let client = scope.spawn(client);
         let server = scope.spawn(server);
         let outcome = client.join().expect("the client does not panic");
-        // If both fail, the client fails since the server is gone: the error of the server counts.
+        // If the server fails, the client fails as a consequence: return the error of the server.
         server.join().expect("the server does not panic")?;
         Ok(outcome?.expect("a client has an outcome").0)
     })
 }
 
-/// Pins an end to its core. The threads that a library starts for it are pinned with it.
+/// Pins the thread of an end to the core of the end. Threads that it starts inherit the core.
 fn pin(plan: &Plan, role: EndRole) {
     core_affinity::set_for_current(core_affinity::CoreId { id: plan.cores[role as usize] });
 }
 
-/// Plays an end in this process, with a device opened by its name.
+/// Runs one end in this thread, on the device that the plan names.
 pub fn play(
     plan: &Plan,
     role: EndRole,
@@ -122,7 +123,7 @@ fn in_processes(plan: &Plan) -> Result<Measured, PerfError> {
     if let Some(stdout) = &mut client.0.stdout {
         stdout.read_to_string(&mut output)?;
     }
-    // Without a client, a server may wait for ever.
+    // Wait for the server only if the client succeeded: otherwise it may never end, and is killed.
     let has_succeeded = client.0.wait()?.success() && server.0.wait()?.success();
     match serde_json::from_str(&output) {
         Ok(measured) if has_succeeded => Ok(measured),
@@ -148,7 +149,7 @@ pub fn with_priority(fifo: Option<u8>, program: &str) -> Command {
     }
 }
 
-/// Sets the real-time priority of a process, or of a thread, by its number.
+/// Sets the real-time priority (SCHED_FIFO) of a process or thread with this ID.
 pub fn prioritize(fifo: u8, process: impl AsRef<OsStr>) -> Result<(), PerfError> {
     let mut chrt = Command::new("chrt");
     chrt.args(["-f", "-p", &fifo.to_string()]).arg(process).stdout(Stdio::null());
@@ -158,7 +159,7 @@ pub fn prioritize(fifo: u8, process: impl AsRef<OsStr>) -> Result<(), PerfError>
     }
 }
 
-/// Plays a role in a process that [`run`] started.
+/// Runs the end of a process that [`run`] started, with the argument of the process.
 pub fn play_part(argument: &str) -> Result<(), PerfError> {
     let (role, plan): (EndRole, Plan) =
         serde_json::from_str(argument).map_err(|error| PerfError::Plan(error.to_string()))?;

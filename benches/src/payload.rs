@@ -1,26 +1,26 @@
-//! Payloads: each message carries its number in many places, and the receiver checks them.
+//! Payloads: each message carries its number at several offsets, and the receiver checks them.
 //!
 //! ```text
 //!   offset:  0                4096             8192                     the last word
-//!            | number's word  | another one    | another one  ...       | another one
-//!              between them: a pattern of the offset, which all messages have
+//!            | number's word  | number's word  | number's word  ...     | number's word
+//!              between them: a pattern of the offset, the same in all messages
 //! ```
 //!
-//! So a message that is lost, repeated, cut, mixed with another, or left from before in the buffer
-//! is found. Between the words, one message in 256 is checked. Why not all bytes of all
-//! messages: to write and to read a megabyte takes longer than to send it.
+//! The check detects messages that are repeated, reordered, truncated, mixed with another message,
+//! or left in the buffer from an earlier one. The pattern between the words is checked in one
+//! message of 256. Why not in all messages: writing and reading 1 MiB takes longer than sending it.
 
-/// Between words of a message.
+/// Bytes from one numbered word to the next.
 const STRIDE: usize = 4096;
-/// Messages up to this length are written and checked whole.
+/// Messages up to this length have the number in every word, and all their bytes are checked.
 const WHOLE_MAX: usize = 256;
-/// Of longer ones, one in so many is checked whole.
+/// Of longer messages, one of this many has its pattern checked.
 const WHOLE_EVERY: u64 = 256;
 const WORD: usize = 8;
-/// Odd, so that the number follows from the first word.
+/// Odd, so that it has an inverse modulo 2^64, which recovers the number from the first word.
 const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// Memory with a message.
+/// Access to the bytes of a message by offset.
 pub trait MessageMemory {
     fn read(&self, at: usize, out: &mut [u8]);
     fn write(&mut self, at: usize, bytes: &[u8]);
@@ -36,30 +36,30 @@ impl MessageMemory for [u8] {
     }
 }
 
-/// The word of a message at an offset.
+/// The numbered word of a message at an offset.
 fn word(number: u64, at: usize) -> [u8; WORD] {
     number.wrapping_mul(FACTOR).wrapping_add(at as u64).to_le_bytes()
 }
 
-/// The pattern between words: of the offset alone.
+/// The pattern between numbered words, which depends only on the offset.
 fn background(at: usize) -> [u8; WORD] {
     (at as u64).wrapping_mul(FACTOR).to_le_bytes()
 }
 
-/// The offsets of the words with the number in a long message. The last word may be cut.
+/// The offsets of the numbered words in a long message. The last word may be truncated.
 fn numbered(bytes: usize) -> impl Iterator<Item = usize> {
     let last = (bytes - 1) / WORD * WORD;
     (0..last).step_by(STRIDE).chain([last])
 }
 
-/// Writes what all messages have.
+/// Writes the pattern that all messages share.
 pub fn prepare(memory: &mut (impl MessageMemory + ?Sized), bytes: usize) {
     for at in (0..bytes).step_by(WORD) {
         memory.write(at, &background(at)[..WORD.min(bytes - at)]);
     }
 }
 
-/// Writes a number into a message that was prepared, or carried another.
+/// Writes a number into a message that was prepared, or that carries another number.
 pub fn write(memory: &mut (impl MessageMemory + ?Sized), bytes: usize, number: u64) {
     if bytes > WHOLE_MAX {
         for at in numbered(bytes) {
@@ -70,7 +70,7 @@ pub fn write(memory: &mut (impl MessageMemory + ?Sized), bytes: usize, number: u
     }
 }
 
-/// A short message, all of whose words have the number.
+/// A short message: every word carries the number.
 fn short(number: u64, bytes: usize) -> [u8; WHOLE_MAX] {
     let mut message = [0; WHOLE_MAX];
     let (words, _) = message.as_chunks_mut();
@@ -80,20 +80,21 @@ fn short(number: u64, bytes: usize) -> [u8; WHOLE_MAX] {
     message
 }
 
-/// What a receiver has found.
+/// The state of a receiver's check.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PayloadCheck {
-    /// The number of the next message, at least.
+    /// The smallest number that the next message may have.
     next: u64,
+    /// Messages with a wrong payload.
     pub wrong: u64,
 }
 
-/// A message that is sent again and again, with the next number each time.
+/// A buffer for a message that is sent repeatedly, each time with the next number.
 pub struct NumberedMessage {
     pub bytes: Vec<u8>,
-    /// Of the next one.
+    /// The number of the next message.
     next: u64,
-    /// Otherwise, it stays as it is.
+    /// If false, the buffer is neither numbered nor checked.
     is_checked: bool,
     check: PayloadCheck,
 }
@@ -115,14 +116,14 @@ impl NumberedMessage {
         }
     }
 
-    /// Checks the answer, which was read over the message.
+    /// Checks a reply that was read into `bytes`: it must be the last message, sent back.
     pub fn check_answer(&mut self) {
         if self.is_checked {
             self.check.check_is(&self.bytes[..], self.bytes.len(), self.next - 1);
         }
     }
 
-    /// Checks a message of another end, which was read over this one.
+    /// Checks a message of the other end that was read into `bytes`.
     pub fn check_request(&mut self) {
         if self.is_checked {
             self.check.check(&self.bytes[..], self.bytes.len());
@@ -134,11 +135,12 @@ impl NumberedMessage {
     }
 }
 
-/// Messages of one length in a stream, of which reads have any part.
+/// Messages of equal length in a byte stream, which reads may split anywhere.
 pub struct MessageStream {
     buffer: Vec<u8>,
-    /// Bytes of the next message that are there.
+    /// Bytes of an incomplete message at the start of the buffer.
     have: usize,
+    /// The length of a message.
     bytes: usize,
     check: PayloadCheck,
 }
@@ -149,12 +151,13 @@ impl MessageStream {
         Self { buffer, have: 0, bytes, check: PayloadCheck::default() }
     }
 
-    /// Where the next bytes are read to.
+    /// The space for the next read.
     pub fn space(&mut self) -> &mut [u8] {
         &mut self.buffer[self.have..]
     }
 
-    /// Checks the messages that these bytes complete.
+    /// Adds `count` bytes, which were read into [`MessageStream::space`], and checks the messages
+    /// that are now complete.
     pub fn take(&mut self, count: usize) {
         let end = self.have + count;
         let mut at = 0;
@@ -172,8 +175,8 @@ impl MessageStream {
 }
 
 impl PayloadCheck {
-    /// Checks a message. Those before may be lost, but none comes after a later one. The number of
-    /// a message below eight bytes is not known, so of those the order is not checked.
+    /// Checks a message of a flow. Earlier messages may be lost, but numbers must increase. A
+    /// message below eight bytes does not hold its whole number, so its order is not checked.
     pub fn check(&mut self, memory: &(impl MessageMemory + ?Sized), bytes: usize) {
         let number = number_of(memory, bytes);
         let is_in_order = bytes < WORD || number >= self.next;
@@ -184,7 +187,7 @@ impl PayloadCheck {
         }
     }
 
-    /// Checks a message that may come at any time, and again.
+    /// Checks a message that may arrive in any order, and repeatedly.
     pub fn check_any(&mut self, memory: &(impl MessageMemory + ?Sized), bytes: usize) {
         self.check_is(memory, bytes, number_of(memory, bytes));
     }
@@ -195,7 +198,8 @@ impl PayloadCheck {
     }
 }
 
-/// By the first word; modulo a power of two if that is cut.
+/// The number of a message, from its first word. If the word is truncated, only its low bits are
+/// right: eight for each byte.
 fn number_of(memory: &(impl MessageMemory + ?Sized), bytes: usize) -> u64 {
     /// `FACTOR * INVERSE` is 1, modulo 2^64.
     const INVERSE: u64 = {
@@ -211,7 +215,7 @@ fn number_of(memory: &(impl MessageMemory + ?Sized), bytes: usize) -> u64 {
     u64::from_le_bytes(first).wrapping_mul(INVERSE)
 }
 
-/// Whether the last word is that of the message with a number.
+/// Whether the last word belongs to the message with this number.
 pub fn has_end(memory: &(impl MessageMemory + ?Sized), bytes: usize, number: u64) -> bool {
     let at = (bytes - 1) / WORD * WORD;
     let (mut found, len) = ([0; WORD], bytes - at);
@@ -219,7 +223,7 @@ pub fn has_end(memory: &(impl MessageMemory + ?Sized), bytes: usize, number: u64
     found[..len] == word(number, at)[..len]
 }
 
-/// Whether a message is that with a number, as far as it is checked.
+/// Whether a message has this number. Its pattern is checked as described in the module.
 pub fn is_whole(memory: &(impl MessageMemory + ?Sized), bytes: usize, number: u64) -> bool {
     let mut found = [0; WHOLE_MAX];
     if bytes <= WHOLE_MAX {
@@ -282,7 +286,7 @@ mod tests {
         }
     }
 
-    /// As if a part had not arrived, and that of the message before were still there.
+    /// Simulates a part that has not arrived, so that the buffer still has the earlier message.
     #[test]
     fn a_part_of_another_message_is_wrong() {
         for bytes in SIZES.into_iter().filter(|bytes| *bytes > WORD) {

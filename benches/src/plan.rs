@@ -1,4 +1,4 @@
-//! The plan of a measurement, which both ends get, and its outcome.
+//! The plan of a measurement, which both ends receive, and the outcome of a measurement.
 
 use crate::disturbance::Disturbance;
 use crate::error::PerfError;
@@ -13,12 +13,13 @@ use std::fmt;
 use std::net::IpAddr;
 use std::time::Duration;
 
-/// Of the layer forward.
+/// Routes and flows of the layer forward, at most.
 const ROUTES_MAX: u32 = 2_000_000;
 pub const MESSAGE_BYTES_MAX: u32 = 8 << 20;
-/// Forwarded packets, with their headers.
+/// The shortest and the longest forwarded packet, headers included.
 const FORWARDED_BYTES: [u32; 2] = [40, 2048];
-/// The longest payload of UDP over a connection of 65,520 bytes, and over datagrams of 2,044.
+/// The longest UDP payload in connected mode (MTU 65,520) and in datagram mode (MTU 2,044), without
+/// 28 bytes of IPv4 and UDP headers.
 const UDP_BYTES_MAX: [u32; 2] = [65_520 - 28, 2_044 - 28];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -50,7 +51,7 @@ pub enum Layer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct RouterPlan {
     pub routes: u32,
-    /// Destinations of the packets of each port; without it, a million, or one with one route.
+    /// Destinations of the packets of each port; by default a million, or one with one route.
     pub flows: Option<u32>,
     pub ipv6: bool,
 }
@@ -101,15 +102,15 @@ pub struct Plan {
     pub what: What,
     pub layer: Layer,
     pub transport: MeasuredTransport,
-    /// Of the layer verbs.
+    /// Options of the layer verbs.
     #[serde(flatten)]
     pub verbs: VerbsPlan,
-    /// Of the layer forward.
+    /// The router of the layer forward.
     #[serde(default)]
     pub router: Option<RouterPlan>,
     /// Bytes of a message; for TCP, of a write.
     pub bytes: u32,
-    /// Without the warm-up.
+    /// The duration of the measurement, without the warm-up.
     #[serde(rename = "duration_seconds", with = "seconds")]
     #[schemars(with = "f64")]
     pub duration: Duration,
@@ -118,11 +119,11 @@ pub struct Plan {
     pub per_second: Option<u32>,
     /// Whether the server sleeps between messages, in blocking calls.
     pub sleeps: bool,
-    /// A program at defaults instead of one that polls.
+    /// Measures a program that makes blocking calls on these sockets, instead of polling.
     pub program: Option<ProgramSockets>,
-    /// Whether receivers do not look at payloads ([`crate::payload`]), as other harnesses do.
+    /// Whether receivers do not check payloads ([`crate::payload`]). Other harnesses do not either.
     pub unchecked: bool,
-    /// Of client and server; by default adapters of a software fabric of this process.
+    /// The devices of client and server; by default, adapters of a software fabric of this process.
     pub devices: Option<[String; 2]>,
     /// The address of the server's host, where the kernel's sockets listen; by default loopback.
     pub host: Option<IpAddr>,
@@ -131,7 +132,7 @@ pub struct Plan {
     pub cores: [usize; 2],
 }
 
-/// Durations as numbers.
+/// Serializes a duration as a number of seconds.
 mod seconds {
     use serde::{Deserialize, Deserializer, Serializer};
     use std::time::Duration;
@@ -180,7 +181,7 @@ impl Plan {
         device.ok_or(PerfError::Plan("no device for an end".into()))
     }
 
-    /// The longest message.
+    /// The longest message that the layer and transport can carry.
     pub const fn bytes_max(&self) -> u32 {
         match (self.layer, self.transport) {
             (Layer::Verbs, MeasuredTransport::Ud) => 2048,
@@ -191,7 +192,8 @@ impl Plan {
         }
     }
 
-    /// Sizes from a byte to the longest message.
+    /// The sizes of a sweep: powers of four from 1 byte, and the longest message. Atomics have only
+    /// 8 bytes.
     pub fn sweep(&self) -> Vec<u32> {
         if self.verbs.op == VerbsOp::Atomic {
             return vec![8];
@@ -201,7 +203,7 @@ impl Plan {
         powers.take_while(|bytes| *bytes < most).chain([most]).collect()
     }
 
-    /// Refuses a plan that cannot be measured; the error says what can.
+    /// Refuses an invalid plan. The error says what is valid instead.
     pub fn check(&self) -> Result<(), PerfError> {
         let refuse = |why: &str| Err(PerfError::Plan(why.into()));
         if self.bytes == 0 {
@@ -300,13 +302,14 @@ impl Plan {
         }
     }
 
-    /// Whether latencies are of whole round trips: the other end sends no message back, or messages
-    /// wait before they are sent.
+    /// Whether latencies are whole round trips instead of halves. This is so for reads and atomics,
+    /// to which the other end sends no reply message, and in an open loop, where latencies include
+    /// the wait before a message is sent.
     pub const fn is_of_whole_round_trips(&self) -> bool {
         matches!(self.verbs.op, VerbsOp::Read | VerbsOp::Atomic) || self.per_second.is_some()
     }
 
-    /// What is measured, without the size of messages.
+    /// Describes the measurement without the message size.
     pub fn kind(&self) -> String {
         let text = |value: &dyn fmt::Debug| format!("{value:?}").to_lowercase();
         let [what, mut layer] = [text(&self.what), text(&self.layer)];
@@ -345,9 +348,9 @@ impl fmt::Display for Plan {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum EndRole {
-    /// Begins, and measures.
+    /// Starts the exchange, and measures.
     Client,
-    /// Answers, or receives.
+    /// Replies, or only receives.
     Server,
 }
 
@@ -358,32 +361,32 @@ pub enum MeasurementOutcome {
     OneWay {
         per_second: f64,
         bytes: u32,
-        /// Includes the warm-up.
+        /// Sent messages, those of the warm-up included.
         sent: u64,
         lost: u64,
-        /// How late the sender was at most, of messages at fixed times.
+        /// With messages at fixed times, the largest delay of the sender.
         #[serde(default)]
         late_max_ns: Option<f64>,
-        /// The rate of each part.
+        /// The rate in each part of the measurement.
         #[serde(default)]
         timeline: Timeline,
     },
     Connections {
         per_second: f64,
-        /// The time of the first one, if it was measured.
+        /// The time of the first connection, if it was measured.
         first_ns: Option<f64>,
     },
 }
 
-/// A plan that was measured once.
+/// The result of measuring a plan once.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Measured {
     pub outcome: MeasurementOutcome,
-    /// Until both ends were ready: devices, interfaces and queue pairs.
+    /// The time until both ends were ready, with their devices, interfaces and queue pairs.
     pub setup_seconds: f64,
-    /// How many cores the client and the server kept busy, each by its own clock.
+    /// CPU usage of the client and of the server, in cores.
     pub cores_busy: [Option<f64>; 2],
-    /// What else the machine did; `None` if nobody watched.
+    /// Other load of the machine; `None` if it was not measured.
     pub disturbance: Option<Disturbance>,
 }
 
@@ -394,7 +397,8 @@ impl Measured {
 }
 
 impl MeasurementOutcome {
-    /// Messages in one direction, of which the server received this many.
+    /// The outcome of one-way messages. Scales `per_second`, the rate of sent messages, by the
+    /// share of messages that arrived.
     pub fn one_way(plan: &Plan, per_second: f64, sent: u64, received: u64) -> Self {
         let lost = sent.saturating_sub(received);
         let per_second = per_second * received as f64 / sent.max(1) as f64;
@@ -402,7 +406,7 @@ impl MeasurementOutcome {
         Self::OneWay { per_second, bytes, sent, lost, late_max_ns, timeline }
     }
 
-    /// With the course of a stream, and how late its sender was at most.
+    /// Adds the timeline of a stream, and the largest delay of its sender.
     pub fn with_course(mut self, course: Timeline, late: Option<Duration>) -> Self {
         if let Self::OneWay { late_max_ns, timeline, .. } = &mut self {
             *late_max_ns = late.map(|late| late.as_nanos() as f64);
@@ -411,7 +415,7 @@ impl MeasurementOutcome {
         self
     }
 
-    /// `None` unless messages go in one direction.
+    /// Returns `None` for latencies and connections.
     pub fn bytes_per_second(&self) -> Option<f64> {
         match self {
             Self::OneWay { per_second, bytes, .. } => Some(per_second * f64::from(*bytes)),

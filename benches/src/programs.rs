@@ -1,9 +1,10 @@
-//! Layer `tcp` as ordinary programs use it: blocking calls on sockets at their defaults. The same
-//! program runs on the library's sockets, inline and pinned, and on the kernel's.
+//! Layer `tcp` as ordinary programs use it: blocking calls on sockets with default settings. The
+//! same program runs on the library's inline and pinned sockets, and on the kernel's sockets.
 //!
-//! Each end has a core of its own, with all of its threads, as it has on two hosts. Why: the
-//! scheduler puts two ends that mostly sleep on one core. There the kernel's loopback is two
-//! switches of threads (15 us), and no idle core is woken (70 us on a virtual machine).
+//! All threads of an end are pinned to the core of that end, as if the ends were on two hosts. Why:
+//! the scheduler would put both ends on one core, because they mostly sleep. There, a round trip
+//! over the kernel's loopback takes two thread switches (15 us), and wakes no idle core, which
+//! would take 70 us on a virtual machine.
 
 use crate::error::PerfError;
 use crate::exchange::Exchange;
@@ -18,7 +19,7 @@ use std::time::Instant;
 
 const BACKLOG: usize = 128;
 
-/// The calls of the program.
+/// The socket calls that the program makes.
 trait Sockets {
     type Listener;
     type Stream: Read + Write;
@@ -28,7 +29,7 @@ trait Sockets {
     fn connect(&self, to: SocketAddr) -> io::Result<Self::Stream>;
 }
 
-/// Those of the server listen at this address.
+/// The kernel's sockets. The server listens at this address.
 struct Kernel(IpAddr);
 
 impl Sockets for Kernel {
@@ -50,7 +51,7 @@ impl Sockets for Kernel {
     }
 }
 
-/// The library's default.
+/// Disables the Nagle algorithm, as the library's sockets do by default.
 fn sent_at_once(stream: TcpStream) -> io::Result<TcpStream> {
     stream.set_nodelay(true)?;
     Ok(stream)
@@ -81,7 +82,7 @@ macro_rules! impl_sockets {
 impl_sockets!(pollux);
 impl_sockets!(pinned);
 
-/// Plays a role. Only a client has an outcome.
+/// Runs one end. Only the client returns an outcome.
 pub fn play(
     plan: &Plan,
     role: EndRole,
@@ -129,15 +130,15 @@ fn play_with(
             let mut message = NumberedMessage::new(plan.bytes as usize, !plan.unchecked);
             let outcome = measure(sockets, plan, to, &mut message);
             exchange.add_wrong_payloads(message.wrong());
-            // A connection without a byte ends the server.
+            // A connection without data ends the server.
             drop(sockets.connect(to)?);
             outcome.map(Some)
         }
     }
 }
 
-/// Answers each connection with the same bytes, until one ends without any. Returns how many
-/// messages were wrong.
+/// Echoes the requests of one connection after the other, until a connection ends without a
+/// request. Returns the number of requests with a wrong payload.
 fn serve<S: Sockets>(sockets: &S, listener: &S::Listener, plan: &Plan) -> io::Result<u64> {
     let mut message = NumberedMessage::new(plan.bytes as usize, !plan.unchecked);
     loop {
@@ -154,7 +155,7 @@ fn serve<S: Sockets>(sockets: &S, listener: &S::Listener, plan: &Plan) -> io::Re
     }
 }
 
-/// Reads a request; `false` at the end of the stream.
+/// Fills the buffer with a request; returns `false` if the stream has ended.
 fn is_read(stream: &mut impl Read, buffer: &mut [u8]) -> io::Result<bool> {
     match stream.read_exact(buffer) {
         Err(error) if error.kind() == ErrorKind::UnexpectedEof => Ok(false),

@@ -1,18 +1,18 @@
-//! Ends on two hosts: a server that is the other end for one client after the other.
+//! Ends on two hosts: a server, which serves one client at a time, and the client's side.
 //!
 //! ```text
 //!   client                                      server
 //!     connects over the kernel's TCP ---------->  accepts, and starts a process for it
 //!     Hello <---------------------------------->  Hello, with the environment
 //!     Plan  ----------------------------------->  checks it
-//!           <-----------------------------------  its answer
-//!           <============ measured ============>
-//!     hangs up -------------------------------->  the process ends: the next client
+//!           <-----------------------------------  accepts or refuses it
+//!           <========= measured messages =======>
+//!     hangs up -------------------------------->  the process ends, and the server accepts again
 //! ```
 //!
-//! Whatever a client does, the next one finds a server: the process for a client that hangs up ends
-//! soon, even if it waits for a connection that will not come. The clocks of the hosts are not
-//! compared: times are those of the client, and counts are made at the receiver.
+//! A failed client does not block the server: the process of a client that hangs up ends after a
+//! grace period, even if it still waits for a message. The clocks of the two hosts are not
+//! compared: the client measures times, and the receiver counts messages.
 
 use crate::environment::Environment;
 use crate::error::PerfError;
@@ -30,24 +30,24 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
-/// Of the server.
+/// The default TCP port of the server.
 pub const PORT: u16 = 7_091;
-/// Counts changes of what the ends say to each other.
+/// The protocol version, which increases with each change of the messages.
 const PROTOCOL: u32 = 3;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// From the end of a client to that of its process here, if that does not end by itself.
+/// The time that the process of a client has to end by itself after the client has hung up.
 const GRACE: Duration = Duration::from_secs(1);
-/// A host that has vanished is noticed after three of these.
+/// The interval of keepalive probes. A connection to a dead host fails after three intervals.
 const PROBE_INTERVAL: Duration = Duration::from_secs(5);
 
-/// What the ends know of each other before a measurement.
+/// The first message of each end.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Hello {
     program: String,
     version: String,
     protocol: u32,
     environment: Environment,
-    /// Of the machine, since its last start.
+    /// The boot ID of the machine. If both ends have the same, they run on one machine.
     boot: String,
 }
 
@@ -55,7 +55,7 @@ struct Hello {
 #[derive(Clone, Debug)]
 pub struct MeasuredServer {
     pub environment: Environment,
-    /// The time on processors of this machine that the server took, if it is the same.
+    /// The CPU time, in seconds, that the server took on this machine: 0 if it runs on another one.
     pub seconds_here: f64,
 }
 
@@ -70,7 +70,7 @@ impl Hello {
         }
     }
 
-    /// Without a message of the same version, nothing can be measured.
+    /// Refuses a peer that is another program, or has another protocol version.
     fn check(self) -> Result<Self, PerfError> {
         let Self { program, version, protocol, .. } = &self;
         match (program.as_str(), *protocol) {
@@ -87,13 +87,13 @@ impl Hello {
 /// The settings of a server.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ServeConfig {
-    /// The device of the server's end; without it, only the kernel's sockets are measured.
+    /// The device of the server; without it, only kernel sockets can be measured.
     pub device: Option<String>,
     pub core: usize,
     pub fifo: Option<u8>,
 }
 
-/// Serves clients in turn, for ever. `report` gets what went wrong.
+/// Serves clients one after the other, forever. `report` gets error messages.
 pub fn serve(listener: &TcpListener, config: &ServeConfig, mut report: impl FnMut(&str)) {
     loop {
         let served = listener.accept().map_err(PerfError::from).and_then(|(stream, _)| {
@@ -106,7 +106,7 @@ pub fn serve(listener: &TcpListener, config: &ServeConfig, mut report: impl FnMu
     }
 }
 
-/// Starts a process for a client. It reports what it does.
+/// Starts the process of a client, which runs [`serve_one`].
 fn start(stream: TcpStream, config: &ServeConfig) -> Result<Child, PerfError> {
     let program = std::env::current_exe()?;
     let mut command = with_priority(config.fifo, &program.display().to_string());
@@ -114,7 +114,8 @@ fn start(stream: TcpStream, config: &ServeConfig) -> Result<Child, PerfError> {
     Ok(command.stdin(Stdio::from(OwnedFd::from(stream))).spawn()?)
 }
 
-/// Plays the server for the client at the standard input; returns what was measured.
+/// Runs the server's end for the client connected to standard input. Returns a description of the
+/// client and the plan.
 pub fn serve_one(config: &str) -> Result<String, PerfError> {
     let config: ServeConfig =
         serde_json::from_str(config).map_err(|error| PerfError::Plan(error.to_string()))?;
@@ -142,7 +143,7 @@ pub fn serve_one(config: &str) -> Result<String, PerfError> {
     }
 }
 
-/// Ends this process after the client has hung up.
+/// Waits until the client hangs up, then ends this process after [`GRACE`].
 #[expect(clippy::disallowed_methods, reason = "what still waits has failed")]
 fn end_with(client: &TcpStream) {
     let mut hang_up = [PollFd::new(client, PollFlags::RDHUP)];
@@ -152,7 +153,7 @@ fn end_with(client: &TcpStream) {
     std::process::exit(1);
 }
 
-/// The plan of a client, with what this host decides.
+/// The client's plan with the device, core, priority and address of this host.
 fn plan_here(plan: Plan, config: &ServeConfig, here: SocketAddr) -> Result<Plan, PerfError> {
     plan.check()?;
     let device = match (&config.device, plan.program) {
@@ -168,8 +169,8 @@ fn plan_here(plan: Plan, config: &ServeConfig, here: SocketAddr) -> Result<Plan,
     Ok(Plan { devices, fifo, cores, host, processes: true, ..plan })
 }
 
-/// Measures with the server of another host, from this thread. `plan` has the device of this end
-/// alone.
+/// Measures a plan with a server on another host. Runs the client's end in this thread. Of
+/// `plan.devices`, only the client's is used.
 pub fn measure(plan: &Plan, server: &str) -> Result<(Measured, MeasuredServer), PerfError> {
     plan.check()?;
     if plan.layer == Layer::Forward {
@@ -190,7 +191,7 @@ pub fn measure(plan: &Plan, server: &str) -> Result<(Measured, MeasuredServer), 
     exchange.send(plan)?;
     let answer: Result<(), String> = exchange.receive()?;
     answer.map_err(PerfError::OtherEnd)?;
-    // An end in this process has the clock of the process.
+    // Only one end runs in this process, so its CPU usage is that of the process.
     let plan = &Plan { processes: true, ..plan.clone() };
     let outcome = play(plan, EndRole::Client, &mut exchange)?;
     let (measured, report) = exchange.end(outcome)?.expect("a client has an outcome");
@@ -223,7 +224,7 @@ fn connect(server: &str) -> Result<TcpStream, PerfError> {
     Err(refuse(last))
 }
 
-/// Sends each line at once, and notices that the other host has vanished.
+/// Disables the Nagle algorithm, and enables keepalive probes, which detect a dead host.
 fn prepare(stream: &TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
     sockopt::set_socket_keepalive(stream, true)?;

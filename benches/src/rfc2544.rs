@@ -1,20 +1,23 @@
-//! Forwarding as RFC 2544 measures it, by a router between two null ports.
+//! Forwarding benchmarks of RFC 2544, for a router between two null ports.
 //!
-//! - **Throughput** (26.1): the highest rate of both ports together without loss, by bisection; and
-//!   the highest with at most 0.5 % of loss.
-//! - **Latency** (26.2): of every 64th packet, from its arrival in the queue to the end of the
-//!   breath (one poll of the router) that sends it, at that throughput and at half of it.
-//! - **Back-to-back** (26.4): the longest burst to each port without loss, at the rate of a link
-//!   of 100 Gb/s.
-//! - **Recovery** (26.5): from full queues, which 110 % of the throughput leaves behind, at half of
-//!   it: the time until both queues have been empty and no packet is lost any more.
+//! - **Throughput** (26.1): the highest rate without loss, for both ports together, found by
+//!   bisection; and the highest rate with a loss of at most 0.5 %.
+//! - **Latency** (26.2): the time from the arrival of a packet in the queue to the end of the
+//!   breath (one poll of the router) that sends it. It is measured for every 64th packet, at the
+//!   throughput and at half of it.
+//! - **Back-to-back** (26.4): the longest burst to each port without loss, at the rate of a link of
+//!   100 Gb/s.
+//! - **Recovery** (26.5): after a trial at 110 % of the throughput, a trial at half of the
+//!   throughput begins with full queues. The figure is the time until both queues have been empty
+//!   and no more packets are lost.
 //!
 //! A packet that arrives at a full queue is *lost*, as at the adapter of a router. A packet that
-//! the router *drops*, with a reason, makes the measurement fail.
+//! the router *drops* for a reason makes the measurement fail.
 //!
-//! A rate passes if one of three trials passes: the kernel, or a hypervisor, takes the core away at
-//! times, for longer than any queue lasts. The longest breath, `breath_max`, shows that. A trial
-//! has the given duration, not a minute, and the router's own core writes the packets.
+//! A rate passes if one of three trials passes, because the kernel or a hypervisor sometimes takes
+//! the core away for longer than a queue can buffer. The longest breath, `breath_max`, shows such a
+//! pause. Unlike in the RFC, a trial has the given duration instead of a minute, and the router's
+//! own core generates the packets.
 
 use crate::environment::Environment;
 use crate::error::PerfError;
@@ -25,14 +28,15 @@ use serde::Serialize;
 use std::fmt;
 use std::time::Duration;
 
-/// Halvings of a search: the figure is exact to a 128th of the highest rate.
+/// Bisection steps: the result is exact to 1/128 of the search range.
 const SEARCH_STEPS: u32 = 7;
-/// Trials of a rate, one of which has to pass.
+/// Trials of a rate or burst. It passes if one trial passes.
 const TRIALS_MAX: u32 = 3;
-/// The loss that the second throughput allows.
+/// The loss that `throughput_lossy` allows, as a fraction of the packets.
 const LOSS_MAX: f64 = 0.005;
-/// The link of bursts: its rate, and the bytes that Ethernet and its gaps add to a packet.
+/// The rate of the link that bursts arrive on.
 const LINK_BITS_PER_SECOND: f64 = 100e9;
+/// Ethernet header, check sequence, preamble and interframe gap of a packet.
 const LINK_OVERHEAD_BYTES: u16 = 38;
 /// The longest burst that is tried.
 const BURST_MAX: u64 = 1 << 22;
@@ -40,7 +44,7 @@ const BURST_MAX: u64 = 1 << 22;
 /// Latency in microseconds.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct LoadLatency {
-    /// Packets offered per second, of both ports together.
+    /// Packets offered per second, to both ports together.
     pub per_second: f64,
     pub min: f64,
     pub median: f64,
@@ -59,11 +63,11 @@ pub struct Rfc2544Row {
     pub throughput: f64,
     /// Packets per second with at most 0.5 % of loss.
     pub throughput_lossy: f64,
-    /// At the throughput, and at half of it.
+    /// The latency at `throughput`, and at half of it.
     pub latency: [LoadLatency; 2],
-    /// Packets of the longest burst to each port without loss.
+    /// The longest burst to each port without loss, in packets.
     pub back_to_back: u64,
-    /// The time until recovered, in microseconds.
+    /// The recovery time in microseconds.
     pub recovery: f64,
     /// The longest breath of all trials, in microseconds.
     pub breath_max: f64,
@@ -148,7 +152,7 @@ impl<'a> Bench<'a> {
         (self.report)(&format!("{routes} routes, {flows} flows, {bytes} bytes: {what}"));
     }
 
-    /// Whether at most the part `loss_max` of all packets is lost at this rate.
+    /// Whether the loss at this rate is at most the fraction `loss_max`, in one of several trials.
     fn passes(&mut self, per_second: f64, loss_max: f64) -> bool {
         (0..TRIALS_MAX).any(|_| {
             let Trial { forwarded, lost, .. } = self.offer(per_second, 0);
@@ -159,7 +163,7 @@ impl<'a> Bench<'a> {
         })
     }
 
-    /// Offers this rate to both ports together.
+    /// Offers packets at this rate, half of them to each port.
     fn offer(&mut self, per_second: f64, backlog: u64) -> Trial {
         let load = OfferedLoad { backlog, ..OfferedLoad::new(per_second / 2.0, self.queue) };
         self.trial(load)
@@ -180,7 +184,7 @@ impl<'a> Bench<'a> {
     }
 }
 
-/// The highest rate that passes. It is assumed that `low` passes.
+/// The highest rate that passes, between `low`, which is assumed to pass, and `high`.
 fn bisect(low: f64, high: f64, mut passes: impl FnMut(f64) -> bool) -> f64 {
     if passes(high) {
         return high;
@@ -196,8 +200,8 @@ fn bisect(low: f64, high: f64, mut passes: impl FnMut(f64) -> bool) -> f64 {
     low
 }
 
-/// The largest whole number that passes, exact to an eighth of it, between 1, which is not tried,
-/// and `max`.
+/// The largest burst that passes, exact to one eighth, between 1, which is assumed to pass, and
+/// `max`.
 fn bisect_burst(max: u64, mut passes: impl FnMut(f64) -> bool) -> u64 {
     let mut low = 1;
     while low < max && passes((low * 2) as f64) {

@@ -1,6 +1,6 @@
-//! Plans measured in rounds.
+//! Measures plans repeatedly, in rounds.
 //!
-//! Each round measures all plans, so that load that comes and goes touches all rows alike.
+//! Each round measures every plan once, so that varying load affects all rows alike.
 
 use crate::controls::Controls;
 use crate::disturbance::Watch;
@@ -13,13 +13,13 @@ use crate::stored::{StoredRow, StoredRun};
 use std::fmt;
 use std::time::{Duration, Instant};
 
-/// Where a measurement is.
+/// The progress before a measurement.
 #[derive(Clone, Debug)]
 pub struct RoundsProgress<'a> {
     pub round: u16,
     pub rounds: u16,
     pub plan: &'a Plan,
-    /// The time that is left if the rest is as fast as what was measured.
+    /// The estimated remaining time, from the mean duration so far; `None` at the start.
     pub left: Option<Duration>,
 }
 
@@ -37,27 +37,26 @@ impl fmt::Display for RoundsProgress<'_> {
     }
 }
 
-/// How plans are measured in rounds.
 #[derive(Clone, Copy, Debug)]
 pub struct RoundsConfig<'a> {
-    /// Rounds that are wanted, of each plan.
+    /// The number of rounds per plan.
     pub rounds: u16,
-    /// The host of the other end, if that is not this machine.
+    /// The host of the server; `None` for both ends on this machine.
     pub server: Option<&'a str>,
-    /// Whether rounds count that something disturbed. Otherwise they are measured again, at most as
-    /// often as rounds are wanted.
+    /// Whether disturbed rounds count. If not, a plan is measured again for each disturbed round,
+    /// up to twice `rounds` in all.
     pub keeps_disturbed: bool,
 }
 
 impl RoundsConfig<'_> {
-    /// Whether a plan has to be measured in an attempt, of which there are twice as many as rounds.
+    /// Whether to measure a plan in this attempt. Attempts are counted from 1 to twice `rounds`.
     fn is_due(&self, attempt: u16, row: &StoredRow) -> bool {
         let outcomes = row.measured().map_or(&[][..], |(_, outcomes)| outcomes);
         let counted = outcomes.iter().filter(|one| self.keeps_disturbed || !one.is_disturbed());
         outcomes.len() < usize::from(attempt) && counted.count() < usize::from(self.rounds)
     }
 
-    /// What is still to be measured if nothing disturbs it.
+    /// The number of remaining measurements, if none is disturbed.
     fn missing(&self, run: &StoredRun) -> u32 {
         let of = |row: &StoredRow| {
             let attempts = 1..=2 * self.rounds;
@@ -68,9 +67,8 @@ impl RoundsConfig<'_> {
     }
 }
 
-/// Measures with the other end on this machine, or with the server of another host. What `begun`
-/// has of the same plans is not measured again. `report` gets the progress before each measurement,
-/// and what was measured so far.
+/// Measures plans in rounds. `begun` is an interrupted run of the same plans, whose measurements
+/// are kept. `report` is called before each measurement, with the progress and the run so far.
 #[expect(clippy::disallowed_methods, reason = "people want to know how long it takes")]
 pub fn measure(
     plans: Vec<Plan>,
@@ -126,8 +124,8 @@ pub fn measure(
     Ok(run)
 }
 
-/// Measures once, and watches the machine meanwhile; with the environment of the server, if that is
-/// another host.
+/// Measures a plan once, and watches the machine for disturbances. Returns the environment of a
+/// server on another host, too.
 fn watched(
     plan: &Plan,
     server: Option<&str>,

@@ -1,4 +1,4 @@
-//! A run as text: a table for each kind of measurement, and what was compared.
+//! A run as text: a table for each kind of measurement, and a table of comparisons.
 
 use crate::compare;
 use crate::judgement::{Estimate, three_digits};
@@ -8,7 +8,7 @@ use crate::stored::{StoredRow, StoredRun};
 use crate::verbs_plan::VerbsOp;
 use std::fmt;
 
-/// An open loop with less than this part of its rate is saturated.
+/// An open loop that achieves less than this fraction of its rate is saturated.
 const SATURATED_BELOW: f64 = 0.98;
 
 impl fmt::Display for StoredRun {
@@ -35,7 +35,7 @@ impl fmt::Display for StoredRun {
 
 const PERCENTILES: [f64; 5] = [90.0, 99.0, 99.9, 99.99, 99.999];
 
-/// What is above the rows of a kind.
+/// The heading above the rows of one kind of measurement.
 struct Heads<'a>(&'a Plan);
 
 impl fmt::Display for Heads<'_> {
@@ -55,7 +55,7 @@ impl fmt::Display for Heads<'_> {
     }
 }
 
-/// Nothing for a row that was not measured by a plan.
+/// Prints nothing for the row of a comparison.
 impl fmt::Display for StoredRow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(((plan, outcomes), estimate)) = self.measured().zip(self.estimate) else {
@@ -111,7 +111,8 @@ impl fmt::Display for StoredRow {
     }
 }
 
-/// Of the messages of all rounds that count; none of what there are too few messages for.
+/// Minimum, mean, percentiles and maximum of all messages of the counted rounds. A percentile with
+/// too few messages above it is omitted.
 struct Tail<'a>(Option<&'a Latency>);
 
 impl fmt::Display for Tail<'_> {
@@ -128,7 +129,7 @@ impl fmt::Display for Tail<'_> {
     }
 }
 
-/// How many messages there were; in an open loop, beside how many there should be.
+/// The number of messages; in an open loop, also the requested and the achieved rate.
 fn samples(plan: &Plan, latency: Option<&Latency>) -> String {
     let Some(latency) = latency else { return "no messages".into() };
     let again = match latency.lost {
@@ -143,7 +144,7 @@ fn samples(plan: &Plan, latency: Option<&Latency>) -> String {
     format!("{} messages{}{again}", latency.samples, rate.unwrap_or_default())
 }
 
-/// Of a stream, bytes are counted.
+/// The number of lost messages of a one-way measurement. For TCP, bytes are counted.
 fn losses(row: &StoredRow, plan: &Plan) -> String {
     let counts = row.counted().map(|one| match one.outcome {
         MeasurementOutcome::OneWay { sent, lost, .. } => [sent, lost],
@@ -151,7 +152,7 @@ fn losses(row: &StoredRow, plan: &Plan) -> String {
     });
     let [sent, lost] = counts.fold([0; 2], |all, one| [all[0] + one[0], all[1] + one[1]]);
     let what = if plan.layer == Layer::Tcp { " bytes" } else { "" };
-    // Nobody counts what arrives in memory.
+    // No end counts UC writes as they arrive: only the last writes in memory are checked.
     let is_unknown = plan.verbs.op == VerbsOp::Write && plan.transport == MeasuredTransport::Uc;
     let least = if is_unknown { "at least " } else { "" };
     let late = row.counted().filter_map(|one| match one.outcome {

@@ -1,11 +1,11 @@
 //! Latency histograms and rates.
 //!
-//! In a closed loop the next message is sent when the one before is answered, and one clock reading
-//! ends a round trip and begins the next. In an open loop messages are scheduled at fixed times;
-//! latency counts from the scheduled send time, so a pause of the machine shows in every message
-//! that it delayed and not in one only (coordinated omission).
+//! A closed loop sends the next message when the previous one is answered. One clock reading ends a
+//! round trip and begins the next. An open loop schedules messages at fixed times, and measures
+//! each latency from the scheduled send time. A pause of the machine therefore shows in every
+//! message that it delays, not only in one: this avoids coordinated omission.
 //!
-//! In a closed loop a latency is half a round trip; in an open loop, the whole.
+//! A latency is half a round trip in a closed loop, and a whole round trip in an open loop.
 
 use crate::error::PerfError;
 use base64::prelude::{BASE64_STANDARD, Engine};
@@ -15,7 +15,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
 
-/// Excluded from the results: it fills caches and opens connections.
+/// Time before each measurement that fills caches and opens connections. Results exclude it.
 const WARM_UP: Duration = Duration::from_millis(100);
 const NANOSECONDS_MAX: u64 = 60_000_000_000;
 const PERCENTILES: [f64; 7] = [50.0, 75.0, 90.0, 99.0, 99.9, 99.99, 99.999];
@@ -25,25 +25,25 @@ pub struct Latency {
     pub samples: u64,
     /// Messages that were lost and sent again, including those of the warm-up.
     pub lost: u64,
-    /// In an open loop, how many messages were answered per second.
+    /// In an open loop, the number of messages that were answered per second.
     #[serde(default)]
     pub achieved_per_second: Option<f64>,
-    /// The mean of each part, in nanoseconds.
+    /// The mean of each part of the measurement, in nanoseconds.
     #[serde(default)]
     pub timeline: Timeline,
-    /// Until the first message was answered, which is before the warm-up: both ways, with all that
-    /// had to be found and opened for it.
+    /// The round trip of the first message, before the warm-up. It includes address resolution and
+    /// connection setup.
     pub first_ns: f64,
     pub min_ns: f64,
     pub mean_ns: f64,
     pub percentiles: Vec<Percentile>,
     pub max_ns: f64,
-    /// Whole round trips in nanoseconds: a histogram of HdrHistogram, as its logs have it (V2,
-    /// deflated, in base 64).
+    /// Whole round trips in nanoseconds: a histogram in the format of HdrHistogram logs (V2,
+    /// deflated, base64).
     pub round_trips: String,
 }
 
-/// That many of all messages took so long or less.
+/// The latency that `percent` of all messages did not exceed.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Percentile {
     pub percent: f64,
@@ -51,7 +51,7 @@ pub struct Percentile {
 }
 
 impl Latency {
-    /// `None` unless [`Latency::percentiles`] has it.
+    /// A percentile in nanoseconds; `None` if [`Latency::percentiles`] does not contain it.
     pub fn percentile(&self, wanted: f64) -> Option<f64> {
         self.percentiles.iter().find(|one| one.percent == wanted).map(|one| one.ns)
     }
@@ -75,11 +75,11 @@ impl Latency {
     }
 }
 
-/// Messages above a percentile, at least: less are chance.
+/// A percentile is meaningful only with at least this many messages above it.
 const ABOVE_MIN: f64 = 10.0;
 
 impl Percentile {
-    /// Whether so many messages say anything about it.
+    /// Whether the percentile is meaningful for this number of messages.
     pub fn is_of(&self, samples: u64) -> bool {
         let above = samples as f64 * (100.0 - self.percent) / 100.0;
         self.percent <= 75.0 || above + 1e-6 >= ABOVE_MIN
@@ -87,8 +87,8 @@ impl Percentile {
 }
 
 impl Latency {
-    /// Of all messages of several rounds, whose times are those of whole round trips or of halves;
-    /// `None` without rounds.
+    /// Merges the histograms of several rounds. With `is_whole`, latencies are whole round trips,
+    /// otherwise halves. Returns `None` without rounds, or if a histogram is malformed.
     pub fn merged<'a>(rounds: impl Iterator<Item = &'a Self>, is_whole: bool) -> Option<Self> {
         let (mut all, mut lost, mut first, mut achieved) = (histogram(), 0, None, Vec::new());
         for round in rounds {
@@ -100,14 +100,13 @@ impl Latency {
             achieved.extend(round.achieved_per_second);
             first.get_or_insert(Duration::from_nanos(round.first_ns as u64));
         }
-        // The worst of them.
+        // The lowest rate of all rounds.
         let achieved_per_second = achieved.into_iter().reduce(f64::min);
         let merged = Self { lost, achieved_per_second, ..Self::of(&all, first?) };
         Some(if is_whole { merged.of_whole_round_trips() } else { merged })
     }
 
-    /// Of messages that are not sent back, or that wait before they are sent: not half of their
-    /// round trips.
+    /// Converts half round trips to whole ones, for messages without a reply, and for an open loop.
     pub fn of_whole_round_trips(mut self) -> Self {
         for time in [&mut self.min_ns, &mut self.mean_ns, &mut self.max_ns] {
             *time *= 2.0;
@@ -125,26 +124,30 @@ fn encode(histogram: &Histogram<u64>) -> String {
     BASE64_STANDARD.encode(bytes)
 }
 
-/// A histogram of nanoseconds, with three digits.
+/// An empty histogram of nanoseconds, with three significant digits.
 pub fn histogram() -> Histogram<u64> {
     Histogram::new_with_bounds(1, NANOSECONDS_MAX, 3).expect("the bounds are such")
 }
 
-/// The sender of a message is awake for this time before the message is due.
+/// A sender spins for this time before a message is due.
 const AWAKE: Duration = Duration::from_micros(500);
 
-/// The course of a round: the figure of each part of it, after the seconds since its begin.
+/// The figures of a round over time: for each part, its middle in seconds since the start of the
+/// round, and its figure.
 pub type Timeline = Vec<[f64; 2]>;
 
-/// Parts of a round.
+/// The number of parts of a round.
 const PARTS: u32 = 20;
 
+/// Builds a [`Timeline`].
 struct Course {
+    /// The round divided by [`PARTS`].
     part: Duration,
-    /// When this part began, since the begin of the round.
+    /// The start of the current part, since the start of the round.
     begun: Duration,
-    /// Of this part.
+    /// The number of values in the current part.
     count: u64,
+    /// The sum of values in the current part.
     sum: u64,
     timeline: Timeline,
 }
@@ -155,7 +158,8 @@ impl Course {
         Self { part: duration / PARTS, begun: Duration::ZERO, count: 0, sum: 0, timeline }
     }
 
-    /// Adds a value; at the end of a part, `figure` is that of its sum, its count and its seconds.
+    /// Adds a value. At the end of a part, `figure` computes its figure from the sum and the count
+    /// of its values, and its duration in seconds.
     fn add(&mut self, elapsed: Duration, value: u64, figure: impl Fn(f64, f64, f64) -> f64) {
         self.count += 1;
         self.sum += value;
@@ -197,11 +201,11 @@ pub fn ping_pong(
         round_trips.saturating_record(took);
         course.add(now.duration_since(begun), took, |sum, count, _| sum / count / 2.0);
         due = interval.map_or(now, |interval| due + interval);
-        // Every message scheduled within the duration counts, late ones included.
+        // Every message scheduled within the duration counts, even if it is sent later.
         if due >= end {
             let latency = Latency { timeline: course.timeline, ..Latency::of(&round_trips, first) };
             return Ok(match interval {
-                // A message that waits until it is sent does so before the way there alone.
+                // A latency includes the wait before sending, so half of it has no meaning.
                 Some(_) => Latency {
                     achieved_per_second: Some(
                         latency.samples as f64 / begun.elapsed().as_secs_f64(),
@@ -214,8 +218,9 @@ pub fn ping_pong(
     }
 }
 
-/// Sleeps until shortly before a message is due, then spins. A thread that spins through all pauses
-/// uses up the real-time share of each second, and the kernel stops it for 50 ms.
+/// Sleeps until shortly before a message is due, then spins. Why not spin all the time: a real-time
+/// thread that always spins exceeds its share of each second (`sched_rt_runtime_us`). The kernel
+/// then stops it, by default for 50 ms.
 #[expect(clippy::disallowed_methods, reason = "this is what is measured")]
 fn wait_until(due: Instant) {
     let left = due.saturating_duration_since(Instant::now());
@@ -233,7 +238,8 @@ pub struct MeasuredRate {
     pub timeline: Timeline,
 }
 
-/// Calls `some` for a duration; returns the sum of its results per second.
+/// Calls `some` repeatedly for a duration, after a warm-up. Returns the sum of its results per
+/// second.
 #[expect(clippy::disallowed_methods, reason = "this is what is measured")]
 pub fn per_second(
     duration: Duration,
@@ -249,7 +255,7 @@ pub fn per_second(
         count += some;
         let elapsed = begun.elapsed();
         course.add(elapsed, some, |sum, _, seconds| sum / seconds);
-        // On a busy machine nothing may have been counted yet.
+        // On a busy machine, the count may still be 0 after the duration.
         if elapsed >= duration && count > 0 {
             let per_second = count as f64 / elapsed.as_secs_f64();
             return Ok(MeasuredRate { per_second, timeline: course.timeline });
@@ -257,7 +263,7 @@ pub fn per_second(
     }
 }
 
-/// The times of a stream's messages.
+/// The send times of a stream's messages.
 #[derive(Debug)]
 pub struct Schedule {
     begun: Instant,
@@ -266,25 +272,25 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// Without a rate, any number is due at any time.
+    /// Without a rate, messages are always due.
     #[expect(clippy::disallowed_methods, reason = "this is what is measured")]
     pub fn new(per_second: Option<u32>) -> Self {
         let per_second = per_second.map(f64::from);
         Self { begun: Instant::now(), per_second, late_max: Duration::ZERO }
     }
 
-    /// How many more are due by now, after those that were sent.
+    /// The number of messages that are due now, beyond `sent`.
     pub fn due(&mut self, sent: u64) -> u64 {
         self.per_second.map_or(u64::MAX, |rate| self.due_after(sent, rate, self.begun.elapsed()))
     }
 
-    /// How many that fell due are not sent; none without a rate.
+    /// The number of due messages to send at the end of the stream; 0 without a rate.
     pub fn left(&mut self, sent: u64) -> u64 {
         if self.per_second.is_some() { self.due(sent) } else { 0 }
     }
 
     fn due_after(&mut self, sent: u64, rate: f64, elapsed: Duration) -> u64 {
-        // The first is due at the beginning.
+        // The first message is due at the start.
         let due = ((elapsed.as_secs_f64() * rate) as u64 + 1).saturating_sub(sent);
         if due > 0 && elapsed > WARM_UP {
             let late = elapsed.saturating_sub(Duration::from_secs_f64(sent as f64 / rate));
@@ -293,7 +299,8 @@ impl Schedule {
         due
     }
 
-    /// How late a message was at most, since the warm-up; `None` without a rate.
+    /// The largest delay of a message after its due time, without the warm-up; `None` without a
+    /// rate.
     pub fn late_max(&self) -> Option<Duration> {
         self.per_second.map(|_| self.late_max)
     }
@@ -396,8 +403,8 @@ mod tests {
         };
         let latency = ping_pong(4 * pause, Some(10_000), round).expect("nothing fails");
         let held_up = latency.percentile(90.0).expect("it is kept");
-        // Of 800 messages 200 were due in the pause, nine in ten of them a tenth of it before its
-        // end or more.
+        // 200 of 800 messages fall due in the pause. 180 of them, more than 10 % of all messages,
+        // wait for at least a tenth of it.
         assert!(held_up > pause.as_nanos() as f64 / 10.0, "{latency:?}");
         assert!(latency.max_ns >= pause.as_nanos() as f64, "{latency:?}");
         assert!(latency.achieved_per_second.is_some_and(|rate| rate <= 10_500.0), "{latency:?}");

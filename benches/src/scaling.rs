@@ -1,15 +1,16 @@
-//! Two workers on two cores against one on one core: workers share nothing that they write, so two
-//! should have twice the rate.
+//! Scaling: two workers on two cores against one worker on one core. Workers share no memory that
+//! they write, so two workers should reach twice the rate of one.
 //!
 //! | what | each worker |
 //! |---|---|
-//! | echo | returns packets of a null device of its own |
-//! | UDP | exchanges datagrams between two interfaces, at a fabric that all workers share |
+//! | echo | sends back the packets of its own null device |
+//! | UDP | exchanges datagrams between two interfaces of a fabric that all workers share |
 //!
-//! Measurements of one and of two alternate. The median of the ratios counts.
+//! Measurements of one worker and of two workers alternate. The result is the median of the ratios.
 //!
-//! On two cores of a virtual machine (AMD EPYC), 23 November 2026, with other load (averages of 5
-//! to 7), `--rounds 5 --duration 0.5`: echo 1.96 (1.92 to 3.11), UDP 2.01 (0.93 to 2.10).
+//! Results on two cores of a virtual machine (AMD EPYC), 23 November 2026, with other load (load
+//! averages of 5 to 7), `--rounds 5 --duration 0.5`: echo 1.96 (1.92 to 3.11), UDP 2.01 (0.93 to
+//! 2.10).
 
 use crate::datagrams::DatagramEnds;
 use crate::echo;
@@ -24,14 +25,14 @@ use std::sync::Barrier;
 use std::thread::scope;
 use std::time::Duration;
 
-/// Rates per second: of one worker, of two, and their ratio.
+/// The rates of one worker and of two workers, per second, and their ratio.
 #[derive(Clone, Debug, Serialize)]
 pub struct ScalingRow {
     pub what: &'static str,
     /// With one worker, on the first core.
     pub one: Estimate,
     pub two: Estimate,
-    /// Two workers to one, of each round.
+    /// The ratio of two workers to one, over all rounds.
     pub ratio: Estimate,
 }
 
@@ -76,7 +77,7 @@ fn row(
     })
 }
 
-/// The sum of the rates of workers, one on each core.
+/// Runs one worker on each core at the same time. Returns the sum of their rates.
 fn at_once(
     cores: &[usize],
     rate: impl Fn(u8, usize) -> Result<f64, PerfError> + Sync,
@@ -101,7 +102,7 @@ fn exchange(
     let hosts = [1, 2].map(|host| host + 2 * worker);
     run_pinned(core, || {
         let ends = DatagramEnds::open(fabric, hosts);
-        // A worker that failed waits, too: the others wait for it.
+        // A worker that failed has to wait, too: otherwise the barrier would never open.
         all_are_up.wait();
         let count = ends?.exchange_for(duration, &mut 0)?;
         Ok(count as f64 / duration.as_secs_f64())

@@ -1,4 +1,4 @@
-//! Layers `udp` and `tcp`: sockets of the library, whose threads busy-poll.
+//! Layers `udp` and `tcp`: the library's sockets, with ends that busy-poll.
 
 use crate::error::PerfError;
 use crate::exchange::Exchange;
@@ -12,20 +12,21 @@ use std::net::{Shutdown, SocketAddr};
 use std::time::{Duration, Instant};
 
 const PORT: u16 = 7000;
-/// Timeout of a request to warm up: addresses are resolved and connections are opened first.
+/// The timeout of a warm-up request, within which addresses are resolved and connections opened.
 const WARM_UP_TIMEOUT: Duration = Duration::from_millis(200);
 const TRIES_MAX: u32 = 100;
-/// Empty polls after which a server checks whether the client has finished, and a client sends a
-/// request again.
+/// After this many empty polls, a server checks whether the client has finished, and a client sends
+/// a request again.
 const POLLS_IDLE: u32 = 50_000;
-/// Empty polls after each of which an end yields its core: control threads have the same priority.
+/// After this many empty polls, an end yields its core, because control threads have the same
+/// priority.
 const POLLS_AWAKE: u32 = 1_000;
-/// Time after which a sleeping server checks whether the client has finished.
+/// The interval at which a sleeping server checks whether the client has finished.
 const SLEEP: Duration = Duration::from_millis(100);
 const WINDOW_BYTES: usize = 4 << 20;
 const BATCH: usize = 32;
-/// Longer than the longest IP packet of a datagram, 4,092 bytes, so that only a connection carries
-/// it.
+/// Longer than the longest IP packet in datagram mode, 4,092 bytes, so that only a connection can
+/// carry it.
 const LONGER_THAN_DATAGRAMS: usize = 4096;
 
 /// The address of an end on the fabric.
@@ -37,7 +38,7 @@ pub const fn at(role: EndRole) -> SocketAddr {
     SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::new(10, 91, 0, host)), PORT)
 }
 
-/// Plays a role at a device. Only a client has an outcome.
+/// Runs one end at a device. Only the client returns an outcome.
 pub fn play(
     plan: &Plan,
     role: EndRole,
@@ -63,15 +64,16 @@ pub fn play(
     }
 }
 
-/// Windows as large as those of the kernel.
+/// Limits with larger TCP windows, as large as those of the kernel.
 fn limits() -> StackConfig {
     let tcp =
         TcpConfig { receive_bytes: WINDOW_BYTES, send_bytes: WINDOW_BYTES, ..TcpConfig::default() };
     StackConfig { tcp, ..StackConfig::default() }
 }
 
-/// Calls until there is a result. Yields the core after every [`POLLS_AWAKE`] calls; returns `None`
-/// if `gives_up` is true after every [`POLLS_IDLE`] calls or a timeout.
+/// Repeats a call until it returns something other than `WouldBlock` or `TimedOut`. Yields the core
+/// after every [`POLLS_AWAKE`] calls. Asks `gives_up` after a timeout and after every
+/// [`POLLS_IDLE`] calls, and returns `None` if it returns true.
 fn poll<T>(
     mut call: impl FnMut() -> io::Result<T>,
     mut gives_up: impl FnMut() -> bool,
@@ -122,7 +124,7 @@ fn client_udp(
             }
         }
         let batch: [_; BATCH] = std::array::from_fn(|nth| (&payloads[nth][..], peer));
-        // Sending alone does not poll completions.
+        // Sending alone does not poll for completions.
         let send = || {
             interface.step();
             if due == 0 { Ok(0) } else { socket.send_batch(&batch[..due]) }
@@ -148,7 +150,8 @@ fn client_udp(
     Ok(outcome.with_course(rate.timeline, schedule.late_max()))
 }
 
-/// Each request has a number, and is sent again after [`POLLS_IDLE`] empty polls.
+/// Measures the latency of datagrams. Each request has a number, and is sent again after
+/// [`POLLS_IDLE`] empty polls.
 fn ping_datagrams(
     plan: &Plan,
     socket: &UdpSocket,
@@ -187,9 +190,9 @@ fn ping_datagrams(
     Ok(MeasurementOutcome::Latency(latency))
 }
 
-/// Sends requests until a reply arrives: at first address, path and connection are missing. A
-/// request above the MTU of datagrams proves that there is a connection. Returns how long the first
-/// reply took.
+/// Sends requests until a reply arrives, which resolves the address and the path and opens a
+/// connection. The reply to a request above the datagram MTU proves that a connection exists.
+/// Returns the time until the first reply.
 #[expect(clippy::disallowed_methods, reason = "this is what is measured")]
 fn warm_up(plan: &Plan, socket: &UdpSocket, buffer: &mut [u8]) -> Result<Duration, PerfError> {
     let first =
@@ -204,7 +207,7 @@ fn warm_up(plan: &Plan, socket: &UdpSocket, buffer: &mut [u8]) -> Result<Duratio
         return Err(PerfError::OtherEnd("no reply to any datagram".into()));
     }
     let first = begun.elapsed();
-    // Replies to requests that were sent twice.
+    // Discard late replies to earlier requests.
     while socket.recv_from(buffer).is_ok() {}
     socket.set_nonblocking(true)?;
     Ok(first)
@@ -220,7 +223,7 @@ fn server_udp(plan: &Plan, socket: &UdpSocket, exchange: &mut Exchange) -> Resul
     let mut echo = |is_checked: bool, exchange: &mut Exchange| {
         while let Some((len, from)) = poll(|| socket.recv_from(&mut buffer), || exchange.is_over())?
         {
-            // The client sends a lost request again.
+            // Ignore errors: the client sends a lost request again.
             let _ = socket.send_to(&buffer[..len], from);
             if is_checked {
                 check.check_any(&buffer[..len], len);
@@ -228,7 +231,7 @@ fn server_udp(plan: &Plan, socket: &UdpSocket, exchange: &mut Exchange) -> Resul
         }
         Ok::<_, io::Error>(())
     };
-    // Until the client is warm.
+    // Echo warm-up requests, until the client sends a control message.
     echo(false, exchange)?;
     exchange.begin(plan)?;
     if plan.what != What::Lat {
@@ -302,7 +305,7 @@ fn client_tcp(
                 sent += count as u64;
                 Ok(count as u64)
             })?;
-            // The server sends its count after the end of the stream.
+            // After the end of the stream, the server sends the number of bytes it received.
             stream.shutdown(Shutdown::Write)?;
             let mut received = [0; size_of::<u64>()];
             let counted = read_exact(&mut stream, &mut received, || false)?;
@@ -321,7 +324,7 @@ fn client_tcp(
     }
 }
 
-/// Connects; the first attempts may fail, until the address of the peer is resolved.
+/// Connects. The first attempts may fail, until the address of the peer is resolved.
 fn connect(interface: &Interface) -> Result<TcpStream, PerfError> {
     let mut tries = (1..=TRIES_MAX).map(|_| interface.tcp_connect(at(EndRole::Server)));
     let stream = tries.find_map(Result::ok);
@@ -338,7 +341,7 @@ fn write_all(stream: &mut TcpStream, mut bytes: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// Fills the buffer; `None` if the measurement or the stream ends before.
+/// Fills the buffer. Returns `None` if the measurement or the stream ends first.
 fn read_exact(
     stream: &mut TcpStream,
     buffer: &mut [u8],

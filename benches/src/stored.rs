@@ -1,8 +1,9 @@
-//! A stored run: figures of rows, and where they come from.
+//! A stored run: the figures of its rows, and the measurements that they come from.
 //!
-//! `pollux-perf ... --json` writes one, `pollux-perf diff` compares two ([`crate::diff`]), and
-//! `pollux-perf report` shows one ([`crate::report`]). Other programs may read them: `pollux-perf
-//! schema` prints what they may expect, and [`SCHEMA`] changes when a field does.
+//! `pollux-perf ... --json` writes a run, `pollux-perf diff` compares two ([`crate::diff`]), and
+//! `pollux-perf report` shows one ([`crate::report`]). For other programs, `pollux-perf schema`
+//! prints the JSON schema of the file. Its version, [`SCHEMA`], changes with every change of a
+//! field.
 
 use crate::controls::Controls;
 use crate::environment::Environment;
@@ -23,14 +24,14 @@ pub const SCHEMA: &str = "pollux-perf/2";
 pub struct StoredRun {
     pub schema: String,
     pub environment: Environment,
-    /// Of the other host, if there is one.
+    /// The environment of the server, if it ran on another host.
     pub server_environment: Option<Environment>,
     pub controls: Controls,
-    /// When it went on after an interruption, by RFC 3339; environment and controls are of its
-    /// begin.
+    /// Times at which an interrupted run was resumed (RFC 3339). Environment and controls are those
+    /// of the start.
     #[serde(default)]
     pub resumed_at: Vec<String>,
-    /// The programs that were compared with, and their versions.
+    /// The peer programs and their versions.
     #[serde(default)]
     pub peers: Vec<String>,
     pub rows: Vec<StoredRow>,
@@ -42,14 +43,15 @@ pub struct StoredRow {
     pub name: String,
     pub unit: String,
     pub better: Better,
-    /// One of each round, or of each pair; of a comparison with a peer, the ratio.
+    /// One figure per round or pair. In a comparison with a peer, figures are ratios.
     pub figures: Vec<f64>,
     pub estimate: Option<Estimate>,
-    /// Rounds or pairs that something disturbed, and what disturbed the last of them. They do not
-    /// count.
+    /// The number of disturbed rounds or pairs, which do not count.
     pub disturbed: usize,
+    /// The cause of the last disturbance.
     pub disturbed_by: Option<String>,
-    /// All rounds were disturbed, so that the figures are of those, and decide nothing.
+    /// Whether all rounds were disturbed. The figures are then those of disturbed rounds, and have
+    /// no significance.
     pub is_spoiled: bool,
     pub source: RowSource,
 }
@@ -57,7 +59,7 @@ pub struct StoredRow {
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum RowSource {
-    /// A plan, and all that was measured of it, disturbed or not.
+    /// A plan and all its measurements, disturbed ones included.
     Measured {
         plan: Plan,
         outcomes: Vec<Measured>,
@@ -65,18 +67,18 @@ pub enum RowSource {
     Compared(Compared),
 }
 
-/// Our figures beside those of a peer.
+/// A comparison of our figures with those of a peer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Compared {
-    /// What is compared, for people.
+    /// A description of the measurement.
     pub what: String,
-    /// Of the figures of both sides.
+    /// The unit of both sides' figures.
     pub unit: String,
     pub ours: Vec<f64>,
     pub peer: Vec<f64>,
     /// The peer and its options, or another reference; empty without one.
     pub reference: String,
-    /// Bounds the ratio; without a peer, our figure.
+    /// Bounds the ratio of our figure to the peer's; without a peer, our figure itself.
     pub budget: Budget,
     /// `None` if a figure is missing.
     pub verdict: Option<BudgetVerdict>,
@@ -91,7 +93,7 @@ pub enum Better {
     More,
 }
 
-/// Why a file is no record; the text says what would be.
+/// Why a file cannot be read as a run.
 #[derive(Debug, thiserror::Error)]
 pub enum StoredRunError {
     #[error("{path}: {error}")]
@@ -121,7 +123,7 @@ impl StoredRun {
         serde_json::from_str(&text).map_err(|error| StoredRunError::Malformed { path: name, error })
     }
 
-    /// A reader never finds half a run.
+    /// Writes a new file and renames it, so that a reader never finds a partial run.
     pub fn write(&self, path: &Path) -> Result<(), PerfError> {
         let text = serde_json::to_string_pretty(self).map_err(io::Error::from)?;
         let beside = path.with_extension("json.new");
@@ -131,8 +133,8 @@ impl StoredRun {
 }
 
 impl StoredRow {
-    /// Of a plan that was measured in some rounds; those that something disturbed count if
-    /// `keeps_disturbed`.
+    /// The row of a plan, from all its measurements. Disturbed ones count only if `keeps_disturbed`
+    /// is set, or if there are no others.
     pub fn new(plan: Plan, outcomes: Vec<Measured>, keeps_disturbed: bool) -> Self {
         let (unit, better) = match plan.what {
             What::Lat => ("ns", Better::Less),
@@ -164,7 +166,7 @@ impl StoredRow {
         }
     }
 
-    /// The plan, and all that was measured of it.
+    /// The plan and all its measurements; `None` for a comparison.
     pub fn measured(&self) -> Option<(&Plan, &[Measured])> {
         match &self.source {
             RowSource::Measured { plan, outcomes } => Some((plan, outcomes)),
@@ -172,14 +174,14 @@ impl StoredRow {
         }
     }
 
-    /// The rounds that count: those of the figures.
+    /// The measurements that count, in the order of [`StoredRow::figures`].
     pub fn counted(&self) -> impl Iterator<Item = &Measured> {
         let outcomes = self.measured().map_or(&[][..], |(_, outcomes)| outcomes);
         let all = self.figures.len() == outcomes.len();
         outcomes.iter().filter(move |one| all || !one.is_disturbed())
     }
 
-    /// Of the rounds that count.
+    /// The latencies of the measurements that count.
     pub fn latencies(&self) -> impl Iterator<Item = &Latency> {
         self.counted().filter_map(|one| match &one.outcome {
             MeasurementOutcome::Latency(latency) => Some(latency),
@@ -187,7 +189,7 @@ impl StoredRow {
         })
     }
 
-    /// Of all messages of the rounds that count.
+    /// The latency of all messages together, of the measurements that count.
     pub fn latency(&self) -> Option<Latency> {
         Latency::merged(self.latencies(), self.measured()?.0.is_of_whole_round_trips())
     }
@@ -200,7 +202,7 @@ impl StoredRow {
     }
 }
 
-/// The course of a round, in the unit of its row.
+/// The timeline of a round, in the unit of its row.
 pub fn timeline(plan: &Plan, outcome: &MeasurementOutcome) -> Timeline {
     let scaled = |timeline: &Timeline, by: f64| {
         timeline.iter().map(|[at, figure]| [*at, figure * by]).collect()
@@ -217,7 +219,7 @@ pub fn timeline(plan: &Plan, outcome: &MeasurementOutcome) -> Timeline {
     }
 }
 
-/// What counts of an outcome.
+/// The figure of an outcome, in the unit of its row. For latencies, it is the median.
 fn figure(plan: &Plan, outcome: &MeasurementOutcome) -> f64 {
     match outcome {
         MeasurementOutcome::Latency(latency) => latency.percentile(50.0).unwrap_or_default(),

@@ -1,4 +1,4 @@
-//! How a measurement of the layer verbs uses queue pairs.
+//! The options of the layer `verbs`: the operation, and how it uses queue pairs.
 
 use crate::error::PerfError;
 use clap::ValueEnum;
@@ -6,16 +6,15 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Requests that one call posts, at most.
+/// Requests that one call can post, at most.
 pub const POST_LIST_MAX: usize = 32;
 const QPS_MAX: u16 = 4096;
 const DEPTH_MAX: u16 = 8192;
-/// By default.
+/// The largest default depth of a queue pair.
 const DEPTH: u32 = 256;
-/// Messages of all queue pairs that are under way, together, by default. More would not stay in
-/// caches.
+/// The bytes in flight on all queue pairs together, by default. More would not stay in the caches.
 const BYTES_UNDER_WAY: u32 = 1 << 20;
-/// From this length on, fewer messages are posted by one call.
+/// Messages of this length or longer are posted in shorter lists by default.
 const LONG_BYTES: u32 = 4096;
 const LONG_LIST: u32 = 4;
 
@@ -44,17 +43,17 @@ pub struct VerbsPlan {
     /// Queue pairs of each end, which messages use in turn.
     #[serde(default = "one")]
     pub qps: u16,
-    /// Messages of a queue pair that may be under way, with bw and rate; without it, as many as
-    /// stay in caches.
+    /// Messages in flight on each queue pair, with bw and rate; by default, as many as stay in the
+    /// caches.
     #[serde(default)]
     pub depth: Option<u16>,
     /// Messages that one call posts, with bw and rate.
     #[serde(default)]
     pub post_list: Option<u16>,
-    /// Messages for each completion of a sender, with bw and rate; without it, those of a call.
+    /// Messages per completion of a sender, with bw and rate; by default, those of one call.
     #[serde(default)]
     pub completion_every: Option<u16>,
-    /// Messages up to this length are in the requests; without it, of lat those of 64 bytes.
+    /// Messages up to this length are sent inline; by default 64 bytes with lat, otherwise 0.
     #[serde(default)]
     pub inline_bytes: Option<u16>,
     /// Whether ends sleep until a completion, instead of polling.
@@ -79,7 +78,7 @@ impl VerbsPlan {
         events: false,
     };
 
-    /// Messages of each queue pair that may be under way.
+    /// Messages in flight on each queue pair, at most.
     pub fn depth(&self, bytes: u32) -> u32 {
         let in_caches = BYTES_UNDER_WAY / bytes.next_multiple_of(64) / u32::from(self.qps);
         self.depth.map_or(in_caches.clamp(2, DEPTH), u32::from)
@@ -97,7 +96,7 @@ impl VerbsPlan {
         self.completion_every.map_or(self.post_list(bytes), u32::from)
     }
 
-    /// Refuses what cannot be; the error says what can.
+    /// Refuses invalid options. The error says what is valid instead.
     pub fn check(&self, bytes: u32, is_stream: bool) -> Result<(), PerfError> {
         let refuse = |why: &str| Err(PerfError::Plan(why.into()));
         let ours = [self.depth, self.post_list, self.completion_every];
@@ -130,7 +129,7 @@ impl VerbsPlan {
     }
 }
 
-/// What is not the default, but for the operation.
+/// Prints the options that differ from the default, except the operation.
 impl fmt::Display for VerbsPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.bidirectional {

@@ -1,4 +1,4 @@
-//! Two connected ends for two threads.
+//! Two connected ends, which may run in two threads.
 
 use pollux_fabric::SoftDevice;
 use pollux_fabric::link::threads::ThreadLink;
@@ -7,7 +7,7 @@ use pollux_perf::verbs::end::{BYTES, VerbsEnd, VerbsEndSetup, devices};
 
 pub type ThreadEnd = VerbsEnd<SoftDevice<ThreadLink>>;
 
-/// Each end is created in a thread of its own, so that their allocations share no cache line.
+/// Creates each end in its own thread, so that the allocations of the two share no cache line.
 pub fn ends(setup: VerbsEndSetup, packets_only: bool) -> [ThreadEnd; 2] {
     let mut ends = std::thread::scope(|scope| {
         let made = devices(packets_only).map(|device| {

@@ -1,4 +1,5 @@
-//! The cases of a comparison: our measurement, that of a peer, and the budget of the ratio.
+//! The cases of a comparison: our measurement, the measurement of a peer, and a budget for the
+//! ratio.
 
 use crate::judgement::Budget;
 use crate::null_router::ForwardPlan;
@@ -15,16 +16,15 @@ pub struct Row {
     pub id: &'static str,
     pub what: &'static str,
     pub unit: &'static str,
-    /// Bounds the ratio; without a peer, our figure.
+    /// Bounds the ratio of our figure to the peer's; without a peer, our figure itself.
     pub budget: Budget,
 }
 
-/// The figures of the rows of a case, or why there are none.
+/// One figure for each row of a case, or the reason why there are none.
 pub type Figures = Result<Vec<f64>, String>;
 
-/// A measurement of ours and one of a peer. Each has a figure for every row.
+/// Our measurement and the measurement of a peer, which both return one figure per row.
 pub struct ComparisonCase {
-    /// A row for each figure of a measurement.
     pub rows: &'static [Row],
     /// The peer and its options, or another reference.
     pub reference: &'static str,
@@ -143,7 +143,7 @@ pub const CASES: &[ComparisonCase] = &[
         ours: |config| scale(8e-9, one_way(&sockets(config, What::Bw, Layer::Tcp, 128 << 10))),
         peer: Some(|config| scale(1e-9, one(iperf3::stream(config)))),
     },
-    // Whether this harness measures what others do.
+    // Validates the harness: it measures the kernel's sockets, as sockperf does.
     ComparisonCase {
         rows: &[Row {
             id: "kernel-64-busy",
@@ -235,7 +235,7 @@ pub const CASES: &[ComparisonCase] = &[
         ],
         reference: "dpdk-testpmd --forward-mode=mac, net_null, no huge pages",
         ours: |config| scale(1e-6, forwarding(config, &[1, 1_000_000])),
-        // It has no routes.
+        // testpmd has no routes, so its rate serves both rows.
         peer: Some(|config| scale(1e-6, two(testpmd::forward(config).map(|rate| [rate; 2])))),
     },
     ComparisonCase {
@@ -292,7 +292,7 @@ fn program(config: &RunConfig, what: What, program: ProgramSockets, bytes: u32) 
     Plan { program: Some(program), ..sockets(config, what, Layer::Tcp, bytes) }
 }
 
-/// The median time of a request and its answer, in microseconds.
+/// The median round trip of a request and its reply, in microseconds.
 fn requests(
     config: &RunConfig,
     sockets: ProgramSockets,
@@ -300,13 +300,13 @@ fn requests(
     per_second: Option<u32>,
 ) -> Figures {
     let plan = Plan { per_second, ..program(config, What::Lat, sockets, bytes) };
-    // In an open loop, latencies are of whole round trips.
+    // An open loop measures whole round trips, a closed loop halves.
     let parts = if per_second.is_some() { 1.0 } else { 2.0 };
     scale(parts * 1e-3, median_of(&plan))
 }
 
-/// The mean time of a connection that carries 64 KiB each way, in microseconds, and that of the
-/// first.
+/// The mean time of a connection that carries 64 KiB each way, and the time of the first
+/// connection, in microseconds.
 fn connections(config: &RunConfig, sockets: ProgramSockets) -> Figures {
     match run(&program(config, What::Connect, sockets, 64 << 10)).map_err(text)?.outcome {
         MeasurementOutcome::Connections { per_second, first_ns: Some(first) } => {
@@ -316,13 +316,13 @@ fn connections(config: &RunConfig, sockets: ProgramSockets) -> Figures {
     }
 }
 
-/// A plan between processes that do not look at payloads, as the peers do.
+/// Adapts a plan to the peers: two processes, which do not check payloads.
 fn plan(config: &RunConfig, plan: Plan) -> Plan {
     let RunConfig { cores, fifo, duration } = *config;
     Plan { cores, fifo, duration, processes: true, unchecked: true, ..plan }
 }
 
-/// Forwarding between null ports, once for each number of routes.
+/// Packets per second between null ports, for each number of routes.
 fn forwarding(config: &RunConfig, routes: &[usize]) -> Figures {
     let (core, duration) = (config.cores[1], config.duration);
     let plan = |routes: &usize| ForwardPlan::new(*routes, core, duration);
@@ -345,7 +345,7 @@ fn scale(by: f64, figures: Figures) -> Figures {
     figures.map(|figures| figures.into_iter().map(|figure| figure * by).collect())
 }
 
-/// The median, and the 99.9th percentile.
+/// The median and the 99.9th percentile, in nanoseconds.
 fn latency(plan: &Plan) -> Figures {
     match run(plan).map_err(text)?.outcome {
         MeasurementOutcome::Latency(latency) => {
@@ -366,7 +366,7 @@ fn one_way(plan: &Plan) -> Figures {
     Ok(vec![rate])
 }
 
-/// Measured in a new process: an older one has free memory in its heap.
+/// Measures in a new process. In this process, free heap memory would hide allocations.
 fn idle_memory() -> Figures {
     let program = std::env::current_exe().map_err(text)?;
     let output = Command::new(program).arg("idle-memory").output().map_err(text)?;

@@ -1,13 +1,14 @@
-//! Our figures and those of the peers: interleaved, on the same cores, as ratios of several pairs.
+//! Compares Pollux with peer programs, in pairs of measurements on the same cores.
 //!
-//! The load of a machine changes from second to second, so figures of two programs compare only if
-//! both ran at about the same time. Each run takes every case once: first ours and then the peer's
-//! in one run, the other way round in the next, because the second of two finds another machine
-//! (warm caches, a clock that has risen). A row is the median of the ratios of these pairs, with
-//! its interval ([`crate::judgement`]).
+//! The load of a machine changes from second to second, so the figures of two programs are
+//! comparable only if both ran at about the same time. Each run measures every case once, as a
+//! pair. Our program is first in odd runs and the peer in even runs, because the second program of
+//! a pair finds warm caches and a higher clock frequency. A row is the median of the ratios of its
+//! pairs, with an interval ([`crate::judgement`]).
 //!
-//! A pair that something disturbed does not count, and is measured again ([`crate::disturbance`]);
-//! nor does a figure that cannot be, such as a throughput above that of copying.
+//! A disturbed pair does not count, and is measured again ([`crate::disturbance`]). An impossible
+//! figure, such as a throughput above the rate at which a core copies memory, does not count
+//! either.
 
 pub mod cases;
 
@@ -20,22 +21,23 @@ use crate::stored::{Better, Compared, RowSource, StoredRow, StoredRun};
 use cases::{CASES, ComparisonCase, Figures, Row};
 use std::fmt;
 
-/// Runs for each pair that is wanted, at most: the others make up for disturbed ones.
+/// Runs per requested pair, at most. The additional runs replace disturbed pairs.
 const RUNS_PER_PAIR_MAX: u32 = 2;
-/// How much faster than the machine copies a throughput may seem.
+/// A throughput above this multiple of the copy rate of a core is impossible.
 const COPIES_MAX: f64 = 1.25;
 
-/// The pairs of a case. Without a figure of one side, a pair has that of the other.
+/// The results of a case.
 #[derive(Default)]
 struct CaseSamples {
+    /// Undisturbed pairs of our figures and the peer's; `None` for a side that gave none.
     pairs: Vec<[Option<Vec<f64>>; 2]>,
-    /// Why a side has no figure.
+    /// The last error of each side.
     notes: [Option<String>; 2],
     disturbances: Vec<Disturbance>,
 }
 
 impl CaseSamples {
-    /// Whether a side has failed in all undisturbed runs: it will in the next one, too.
+    /// Whether a side failed in all undisturbed runs. It is not measured again.
     fn has_failed(&self, side: usize) -> bool {
         let has_figure = |pair: &[Option<_>; 2]| pair[side].is_some();
         !self.pairs.is_empty() && !self.pairs.iter().any(has_figure)
@@ -55,14 +57,15 @@ impl CaseSamples {
         }
     }
 
-    /// The figures of a row, of both sides.
+    /// The figures of both sides for a row, of each pair.
     fn of(&self, row: usize) -> impl Iterator<Item = [Option<f64>; 2]> {
         let figure = move |side: &Option<Vec<f64>>| side.as_ref()?.get(row).copied();
         self.pairs.iter().map(move |[ours, peer]| [figure(ours), figure(peer)])
     }
 }
 
-/// Measures all cases until each has so many pairs. `report` gets progress messages.
+/// Measures all cases until each has `pairs` undisturbed pairs, but in at most twice as many runs.
+/// `report` gets progress messages.
 pub fn compare(config: &RunConfig, pairs: u32, mut report: impl FnMut(&str)) -> StoredRun {
     let controls = Controls::measure(config.cores);
     let mut stored = StoredRun::new(Environment::now(config.fifo), controls);
@@ -87,7 +90,7 @@ pub fn compare(config: &RunConfig, pairs: u32, mut report: impl FnMut(&str)) -> 
     stored
 }
 
-/// Measures a pair.
+/// Measures one pair, without sides that always fail. Returns how disturbed the machine was.
 fn measure(
     case: &ComparisonCase,
     samples: &mut CaseSamples,
@@ -106,7 +109,7 @@ fn measure(
     disturbance
 }
 
-/// Refuses figures that cannot be.
+/// Refuses impossible figures: zero, negative, infinite, or above the copy rate of a core.
 fn check(rows: &[Row], copy: f64, figures: Vec<f64>) -> Figures {
     for (row, figure) in rows.iter().zip(&figures) {
         if !figure.is_normal() || *figure < 0.0 {
@@ -159,7 +162,7 @@ fn judge(case: &ComparisonCase, row: &Row, nth: usize, samples: &CaseSamples) ->
 /// The unit of ratios.
 const RATIO: &str = "x";
 
-/// Rows that have a peer, but no figure of it.
+/// The names of the rows whose peer gave no figure.
 pub fn without_peer(run: &StoredRun) -> Vec<&str> {
     let lacks = |row: &&StoredRow| {
         row.compared().is_some_and(|it| !it.reference.is_empty() && it.peer.is_empty())
@@ -167,7 +170,8 @@ pub fn without_peer(run: &StoredRun) -> Vec<&str> {
     run.rows.iter().filter(lacks).map(|row| row.name.as_str()).collect()
 }
 
-/// The rows that compare, as a table of Markdown, and their notes; nothing without such rows.
+/// Prints the rows of comparisons as a Markdown table, and their notes below it. Without such rows,
+/// prints nothing.
 pub struct RatioTable<'a>(pub &'a [StoredRow]);
 
 impl fmt::Display for RatioTable<'_> {

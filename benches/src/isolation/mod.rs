@@ -1,17 +1,19 @@
-//! Isolation: what a storm of management on one core costs the packets of a worker on another.
+//! Isolation: how much a storm of management requests on one core delays the packets of a worker on
+//! another core.
 //!
-//! Core A has one thread: the worker of two interfaces, which exchange one datagram at a time. Core
-//! B has the fabric and the control threads, and the load of the measurement:
+//! Core A runs one thread: the worker of two interfaces, which exchange one datagram at a time.
+//! Core B runs the fabric, the control threads, and the load of the measurement:
 //!
 //! | measurement | load of core B |
 //! |---|---|
 //! | quiet | none |
-//! | busy | copies of memory |
+//! | busy | memory copies |
 //! | storm | CM requests of a third host; reads of all tables of a node with many neighbors |
 //!
-//! The three alternate, so that other programs affect all alike. Each round gives the ratios of the
-//! storm to the other two; their medians count. The busy measurement shows what cores share without
-//! any management: caches, memory and, in a virtual machine, perhaps more.
+//! The three measurements alternate, so that other programs affect all of them alike. Each round
+//! gives the ratios of the storm to the other two; the results are the medians of these ratios. The
+//! busy measurement shows the effect of resources that the cores share without any management
+//! requests: caches, memory and, in a virtual machine, perhaps more.
 //!
 //! On two cores of a virtual machine (Intel Xeon), 24 November 2026, otherwise idle, `--fifo 50
 //! --rounds 7 --duration 1`, from two runs with 19,970 requests/s:
@@ -22,14 +24,14 @@
 //! | 99 | 607 to 610 ns | 670 to 698 ns | 1.10 to 1.14 | |
 //! | 99.9 | 916 to 924 ns | 1.1 to 1.7 us | 1.20 to 1.86 | 1.2 |
 //!
-//! The cause of the rest at 99.9 is not known. `/proc/interrupts` has 140 function calls (CAL) a
-//! second at core A in a storm, and 90 without.
+//! The cause of the increase at the 99.9th percentile is not known. `/proc/interrupts` shows 140
+//! function call interrupts (CAL) per second at core A in a storm, and 90 without one.
 //!
-//! Without `--fifo`, other programs on core A decide the percentile of 99.9: it varies by a factor
-//! of ten between two quiet measurements.
+//! Without `--fifo`, other programs on core A determine the 99.9th percentile, which varies by a
+//! factor of ten between two quiet measurements.
 //!
-//! Why one thread has both ends: core B is for the load alone. Why the tables are those of another
-//! node: calls in the measured thread read those of the library's interfaces.
+//! Why one thread runs both ends: core B is for the load alone. Why the tables are those of another
+//! node: reading the tables of the measured interfaces would need calls in the measured thread.
 
 mod storm;
 
@@ -56,31 +58,32 @@ use storm::StormControl;
 const PERCENTILES: [f64; 3] = [50.0, 99.0, 99.9];
 /// Neighbors of the node whose tables are read.
 const NEIGHBORS: usize = 16_000;
-/// Time for a load to begin and to end.
+/// Time to wait after a change of load, before measuring.
 const LOAD_CHANGE: Duration = Duration::from_millis(200);
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct IsolationPlan {
-    /// The core of the worker, and that of everything else.
+    /// The core of the worker, and the core of all other threads.
     pub cores: [usize; 2],
     pub rounds: usize,
     pub duration: Duration,
+    /// CM requests per second.
     pub per_second: u32,
     /// The real-time priority (SCHED_FIFO) of the worker, which then preempts other programs.
     pub fifo: Option<u8>,
 }
 
-/// A percentile of the latency, half a round trip, in nanoseconds.
+/// A percentile of the latency. Latencies are half round trips in nanoseconds.
 #[derive(Clone, Debug, Serialize)]
 pub struct IsolationRow {
     pub percent: f64,
     pub quiet: Estimate,
     pub busy: Estimate,
     pub storm: Estimate,
-    /// Ratios of the storm to the quiet measurement of its round.
+    /// Ratios of the storm to the quiet measurement of the same round.
     pub storm_to_quiet: Estimate,
-    /// Ratios of the storm to the busy measurement of its round.
+    /// Ratios of the storm to the busy measurement of the same round.
     pub storm_to_busy: Estimate,
 }
 
@@ -101,16 +104,16 @@ const BUSY: usize = 1;
 const STORM: usize = 2;
 
 struct RoundSamples {
-    /// By measurement.
+    /// Latencies of the quiet, busy and storm measurements, one per round.
     latencies: [Vec<Latency>; 3],
-    /// Requests, refusals and tables per second of the storm.
+    /// CM requests, refusals and read tables per second of the storm.
     rates: [f64; 3],
     lost: u64,
 }
 
 pub fn run(plan: IsolationPlan) -> Result<Isolation, PerfError> {
     let environment = Environment::now(plan.fifo);
-    // A thread of its own, because the measurement pins it.
+    // The measurement pins its thread, so it runs in a new one.
     let measured = std::thread::scope(|scope| {
         scope.spawn(|| measure(plan)).join().expect("the measurement does not panic")
     });
@@ -127,7 +130,7 @@ pub fn run(plan: IsolationPlan) -> Result<Isolation, PerfError> {
     })
 }
 
-/// Threads inherit the core of the thread that starts them.
+/// Pins this thread to a core. Threads that it starts later inherit the core.
 fn pin(core: usize) -> Result<(), PerfError> {
     match core_affinity::set_for_current(CoreId { id: core }) {
         true => Ok(()),
@@ -176,7 +179,7 @@ fn alternate(
     let mut storm_time = Duration::ZERO;
     for round in 0..plan.rounds {
         for nth in 0..latencies.len() {
-            // Each round begins with another one.
+            // Rotate the order of the measurements from round to round.
             let kind = (round + nth) % latencies.len();
             control.is_computing.store(kind == BUSY, Ordering::Relaxed);
             control.is_on.store(kind == STORM, Ordering::Relaxed);
@@ -214,7 +217,7 @@ fn lid_of(fabric: &Embedded, port: &str) -> Result<Lid, PerfError> {
     Ok(Lid(found.ok_or_else(none)?.lid))
 }
 
-/// A node with many neighbors, all of them at a link address that no port has.
+/// The configuration of a node with many neighbors, all at one link address that no port has.
 fn node_config(fabric: &Embedded) -> Result<NodeConfig, PerfError> {
     let device = fabric.port("host4");
     let text = format!("[interface.ib0]\ndevice = {device:?}\naddress = [\"10.92.0.4/8\"]\n");

@@ -1,4 +1,4 @@
-//! A storm of management: CM requests of a third host, and readers of all tables of a node.
+//! The load of a storm: CM requests of a third host, and reads of all tables of a node.
 
 use crate::error::PerfError;
 use pollux_control::mad::{Envelope, MadAddress};
@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 const BURST_EVERY: Duration = Duration::from_millis(1);
 const ACTIVE_MAX: Duration = Duration::from_secs(10);
-/// It fits in a second-level cache.
+/// Source and destination of the memory copies, which fit in a second-level cache.
 const COMPUTED_BYTES: usize = 256 << 10;
 const TABLES: [AdminTable; 6] = [
     AdminTable::Interfaces,
@@ -33,9 +33,9 @@ const TABLES: [AdminTable; 6] = [
 
 #[derive(Debug, Default)]
 pub struct StormControl {
-    /// Whether storms are to be active now.
+    /// Whether storm threads send requests and read tables now.
     pub is_on: AtomicBool,
-    /// Whether the core of the storms is to compute something else now.
+    /// Whether [`compute`] copies memory now.
     pub is_computing: AtomicBool,
     pub is_over: AtomicBool,
     pub requests: AtomicU64,
@@ -53,7 +53,7 @@ impl StormControl {
     }
 }
 
-/// Sends the interface of this queue pair connection requests, which it refuses.
+/// Sends CM requests to the interface with this LID and queue pair, which refuses them.
 #[expect(clippy::disallowed_methods, reason = "a storm has a rate")]
 pub fn requests(
     device: &str,
@@ -116,7 +116,7 @@ fn request(number: u32, qpn: Qpn) -> CmMessage {
     })
 }
 
-/// Keeps the core busy with work unrelated to the measurement.
+/// Keeps the core busy with memory copies while `is_computing` is set.
 #[expect(clippy::disallowed_methods, reason = "it waits for its turn")]
 pub fn compute(control: &StormControl) {
     let (from, mut to) = (vec![1u8; COMPUTED_BYTES], vec![0u8; COMPUTED_BYTES]);

@@ -1,8 +1,8 @@
-//! `dpdk-l3fwd`: one core that routes packets between two ports, by longest-prefix match.
+//! `dpdk-l3fwd`: one core that routes packets between two ports by longest-prefix match.
 //!
-//! Its ports repeat the packets of a file (`net_pcap`) and send to nowhere. So each packet is
-//! copied from memory, its headers are checked, it is looked up, and gets a new Ethernet header.
-//! The example has at most 1,024 routes.
+//! Its ports (`net_pcap`) receive the packets of a file repeatedly, and discard sent packets. For
+//! each packet, the program copies it from memory, checks its headers, looks up its destination and
+//! writes a new Ethernet header. It supports at most 1,024 routes.
 
 use super::{PeerProgramError, RunConfig, bad_output, find_program, to_failure};
 use crate::judgement::Estimate;
@@ -22,7 +22,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 const PROGRAM: &str = "dpdk-l3fwd";
-/// Half of the routes, to networks of 16 bits, lead to each port.
+/// Routes to /16 networks. Half of them lead to each port.
 pub const ROUTES: usize = 1000;
 /// Packets of each port, to random destinations.
 const PACKETS: usize = 2048;
@@ -31,7 +31,7 @@ const INTERVALS: usize = 3;
 const START_MAX: Duration = Duration::from_secs(20);
 const START_PAUSE: Duration = Duration::from_millis(100);
 
-/// The folder with the files of a run, which is removed on drop.
+/// The folder with the input files of a run. It is removed on drop.
 struct Files(PathBuf);
 
 impl Drop for Files {
@@ -83,7 +83,7 @@ fn write_files(folder: &Path) -> std::io::Result<()> {
         let _ = writeln!(routes, "R{}/16 {}", Ipv4Addr::from(network(route)), route % 2);
     }
     fs::write(folder.join("v4"), routes)?;
-    // It starts with routes of both families only.
+    // l3fwd does not start without IPv6 routes.
     fs::write(folder.join("v6"), "R2001:0db8:0:0:0:0:0:0/48 0\n")?;
     let mut rng = SeededRng::new(1);
     for port in ["net_pcap0.pcap", "net_pcap1.pcap"] {
@@ -100,7 +100,7 @@ fn write_files(folder: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-/// A frame of 64 bytes, of which files omit the check sequence.
+/// A frame of 64 bytes without its frame check sequence, which capture files omit.
 fn frame(destination: Ipv4Addr) -> [u8; 60] {
     let mut frame = [0; 60];
     let (ethernet, packet) = frame.split_at_mut(14);
@@ -112,7 +112,7 @@ fn frame(destination: Ipv4Addr) -> [u8; 60] {
     frame
 }
 
-/// Connects to the telemetry of the program, once it has started.
+/// Connects to the telemetry socket of the program, as soon as it has started.
 #[expect(clippy::disallowed_methods, reason = "it does not say when it has started")]
 fn telemetry(path: PathBuf) -> Result<OwnedFd, PeerProgramError> {
     let address = SocketAddrUnix::new(&path).map_err(to_failure(PROGRAM))?;
@@ -122,7 +122,7 @@ fn telemetry(path: PathBuf) -> Result<OwnedFd, PeerProgramError> {
             .map_err(to_failure(PROGRAM))?;
         match connect(&socket, &address) {
             Ok(()) => {
-                // It begins with its version.
+                // The server first sends its version.
                 recv(&socket, &mut [0; 4096], RecvFlags::empty()).map_err(to_failure(PROGRAM))?;
                 return Ok(socket);
             }

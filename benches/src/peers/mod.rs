@@ -1,4 +1,4 @@
-//! Peer programs, each at its best: pinned (but for OpenSM), and busy-polling where possible.
+//! Peer programs with their fastest settings: pinned (except OpenSM), and busy-polling if possible.
 
 pub mod iperf3;
 pub mod l3fwd;
@@ -14,9 +14,9 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// The pause before each attempt of a client to reach its server.
+/// The pause before each attempt of a client to connect to its server.
 const SERVER_READY_PAUSE: Duration = Duration::from_millis(400);
-/// Those attempts.
+/// Attempts of a client to connect.
 const SERVER_READY_TRIES: u32 = 10;
 
 #[derive(Debug, thiserror::Error)]
@@ -25,7 +25,7 @@ pub enum PeerProgramError {
     /// The program, and the option of `host-setup` that installs it.
     #[error("{0} is not installed; run scripts/host-setup {1}")]
     Missing(&'static str, &'static str),
-    /// It did not run, or its output is not as expected.
+    /// The program did not run, or its output cannot be parsed.
     #[error("{0} has no figure: {1}")]
     Failed(&'static str, String),
 }
@@ -34,14 +34,14 @@ pub enum PeerProgramError {
 pub struct RunConfig {
     /// The cores of the two ends.
     pub cores: [usize; 2],
-    /// The priority by SCHED_FIFO; `None` for an ordinary one.
+    /// The SCHED_FIFO priority; `None` for normal scheduling.
     pub fifo: Option<u8>,
     /// The duration of a measurement, for peers that can set it.
     pub duration: Duration,
 }
 
 impl RunConfig {
-    /// A command that runs a program on the core of an end, without input and output.
+    /// A command that runs a program on the core of an end. Its standard streams are `/dev/null`.
     pub fn command(&self, end: usize, program: &str) -> Command {
         let mut command = with_priority(self.fifo, "taskset");
         command.args(["-c", &self.cores[end].to_string(), program]);
@@ -54,14 +54,15 @@ impl RunConfig {
     }
 }
 
-/// The path of a program, where packages install it.
+/// The path of a program, in the folders where packages install programs. `group` is the option of
+/// `host-setup` that installs it.
 fn find_program(program: &'static str, group: &'static str) -> Result<PathBuf, PeerProgramError> {
     let folders = ["/usr/bin", "/usr/sbin", "/usr/local/bin"].into_iter();
     let mut paths = folders.map(|folder| PathBuf::from(folder).join(program));
     paths.find(|path| path.is_file()).ok_or(PeerProgramError::Missing(program, group))
 }
 
-/// What the programs say of themselves, of those that are installed. DPDK's do not say it.
+/// The versions that installed peers print. The programs of DPDK print none.
 pub fn versions() -> Vec<String> {
     let say = [
         ("ucx_info", "-v"),

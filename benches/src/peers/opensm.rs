@@ -24,7 +24,7 @@ pub fn bring_up(spec: &str) -> Result<Duration, PeerProgramError> {
     swept
 }
 
-/// The library that replaces adapters by the simulator.
+/// The preloaded library that connects a program to the simulator instead of an adapter.
 fn preload() -> Option<PathBuf> {
     let folders = fs::read_dir("/usr/lib").ok()?.flatten();
     let mut paths = folders.map(|folder| folder.path().join("umad2sim/libumad2sim.so"));
@@ -44,7 +44,7 @@ fn sweep(
     let first = nodes.find(|node| node.kind == NodeType::CHANNEL_ADAPTER).expect("a host");
     let first = format!("H-{:016x}", first.guid.0);
     let mut command = Command::new(ibsim);
-    // Its default tables are too small for this subnet.
+    // The default tables of ibsim are too small for this subnet.
     command.args(["-s", "-n", "-N", "2000", "-S", "200", "-P", "20000", "-L", "50000", "net"]);
     let _simulator = start(command.env("IBSIM_SOCKNAME", name), folder)?;
     let mut command = Command::new(opensm);

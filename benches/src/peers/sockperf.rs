@@ -3,7 +3,7 @@
 use super::{PeerProgramError, RunConfig, bad_output, find_program, free_port, run_with_server};
 
 const PROGRAM: &str = "sockperf";
-/// Attempts: with non-blocking sockets it sometimes fails on a pending connect (errno 115).
+/// Attempts. With non-blocking sockets, sockperf sometimes fails on a pending connect (errno 115).
 const TRIES_MAX: usize = 5;
 
 /// Half the round trip of a message in nanoseconds: the median and the 99.9th percentile. With

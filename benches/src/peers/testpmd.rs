@@ -14,7 +14,7 @@ const SECONDS: usize = 3;
 pub fn forward(config: &RunConfig) -> Result<f64, PeerProgramError> {
     find_program(PROGRAM, "--peers")?;
     let mut command = with_priority(config.fifo, PROGRAM);
-    // The first core has the control thread, the second forwards.
+    // The first core runs the control thread, and the second core forwards.
     command.args(["-l", &format!("{},{}", config.cores[0], config.cores[1])]);
     command.args(["--no-huge", "-m", "256", "--no-pci", "--no-telemetry", "--vdev"]);
     command.args(["net_null0,size=64", "--file-prefix"]);

@@ -1,6 +1,6 @@
-//! UCX: its `ucx_perftest` over POSIX shared memory, with and without copies by the kernel from one
-//! process to the other (`cma`): the better figure counts. Short messages are faster without, long
-//! ones with.
+//! UCX: `ucx_perftest` over POSIX shared memory, with and without cross-memory attach (`cma`),
+//! where the kernel copies from one process to the other. The better figure counts: short messages
+//! are faster without `cma`, long messages with it.
 
 use super::{PeerProgramError, RunConfig, bad_output, find_program, free_port, run_with_server};
 
@@ -14,7 +14,7 @@ pub fn tag_lat(config: &RunConfig, bytes: u32) -> Result<f64, PeerProgramError> 
     least(config, "tag_lat", bytes, count, 1).map(|microseconds| microseconds * 1e3)
 }
 
-/// As [`tag_lat`], by an operation of UCX's transport layer (UCT) in shared memory.
+/// Like [`tag_lat`], for an operation of UCX's transport layer (UCT) over shared memory.
 pub fn uct_lat(config: &RunConfig, test: &str, bytes: u32) -> Result<f64, PeerProgramError> {
     let count = 20_000 * config.duration.as_millis().clamp(200, 2000) as u32 / 200;
     let options = ["-d", "memory", "-x", "posix"];
@@ -28,7 +28,7 @@ pub fn tag_bw(config: &RunConfig, bytes: u32) -> Result<f64, PeerProgramError> {
     least(config, "tag_bw", bytes, count, 3).map(|microseconds| 1e6 / microseconds)
 }
 
-/// A column of the last line, in microseconds per message, by the faster of the transports.
+/// A column of [`column_by`], with the faster of the two transports.
 fn least(
     config: &RunConfig,
     test: &str,
@@ -38,12 +38,12 @@ fn least(
 ) -> Result<f64, PeerProgramError> {
     let of = |transports| column_by(config, (transports, &[]), test, (bytes, count), column);
     let [posix, cma] = TRANSPORTS.map(of);
-    // Where copies by the kernel are forbidden, there is no figure with them.
+    // If the system forbids cross-memory attach, that run has no figure.
     Ok(posix?.min(cma.unwrap_or(f64::INFINITY)))
 }
 
-/// A column of the last line: the count, then median, average and overall average in microseconds
-/// per message.
+/// A column of the last output line. Column 0 is the message count; columns 1 to 3 are the median,
+/// average and overall average in microseconds per message.
 fn column_by(
     config: &RunConfig,
     (transports, options): (&str, &[&str]),

@@ -1,11 +1,11 @@
-//! A run for other programs: values with commas, and a log that HdrHistogram's tools read.
+//! A run as data for other programs: as CSV, and as a log for the tools of HdrHistogram.
 
 use crate::plan::{MeasurementOutcome, Plan};
 use crate::samples::Latency;
 use crate::stored::{StoredRow, StoredRun};
 use std::fmt::{Debug, Write};
 
-/// A line for each figure of each row. Of a comparison, only ratios.
+/// One line per figure of each row. The figures of a comparison with a peer are ratios.
 pub fn csv(run: &StoredRun) -> String {
     let mut text = String::from(
         "name,unit,round,figure,what,layer,transport,bytes,messages,lost,p99_ns,p99_9_ns,max_ns\n",
@@ -24,7 +24,7 @@ pub fn csv(run: &StoredRun) -> String {
     text
 }
 
-/// The columns of a round of a plan.
+/// The last columns, from `what` to `max_ns`, for one round of a plan.
 fn of_outcome(plan: &Plan, outcome: &MeasurementOutcome) -> String {
     let lower = |value: &dyn Debug| format!("{value:?}").to_lowercase();
     let [what, layer, transport] = [lower(&plan.what), lower(&plan.layer), lower(&plan.transport)];
@@ -44,7 +44,7 @@ fn of_outcome(plan: &Plan, outcome: &MeasurementOutcome) -> String {
     format!("{what},{layer},{transport},{},{rest}", plan.bytes)
 }
 
-/// Quoted if it has to be (RFC 4180, 2).
+/// Quotes a field if it contains a comma, a quote or a line break (RFC 4180 2).
 fn quote(text: &str) -> String {
     match text.contains([',', '"', '\n', '\r']) {
         true => format!("\"{}\"", text.replace('"', "\"\"")),
@@ -52,10 +52,11 @@ fn quote(text: &str) -> String {
     }
 }
 
-/// The round trips of each round as an interval of its row's tag, in nanoseconds.
+/// One interval per round, with its histogram of round trips in nanoseconds. The tag of an interval
+/// is the name of its row.
 ///
-/// Starts are counted from that of the run, one round after the other, since rounds do not know
-/// when they began.
+/// Start timestamps are the sums of the durations of all earlier intervals, because a stored round
+/// has no start time.
 pub fn hdr_log(run: &StoredRun) -> String {
     let mut text = String::from(
         "#[Histogram log format version 1.3]\n\"StartTimestamp\",\"Interval_Length\",\
@@ -75,7 +76,7 @@ pub fn hdr_log(run: &StoredRun) -> String {
     text
 }
 
-/// A tag has no comma and no space.
+/// The name of a row as a tag, in which the log format allows no comma and no space.
 fn tag(row: &StoredRow) -> String {
     row.name.replace(',', "").replace(' ', "_")
 }

@@ -1,6 +1,6 @@
-//! A stored run for other eyes: as one page of HTML with tables, plots and the environment, as a
-//! drawing, as a table of values, and as a log of HdrHistogram. The page needs no network and no
-//! script, follows the colors that the reader prefers, and prints.
+//! Reports of a stored run: an HTML page with tables, plots and the environment; an SVG drawing of
+//! the plots; CSV; and a log of HdrHistogram. The page needs neither network nor scripts, follows
+//! the color scheme of the reader's browser, and can be printed.
 
 mod export;
 mod plot;
@@ -14,17 +14,17 @@ use plot::{HEIGHT, WIDTH, escape};
 use std::fmt::{self, Write};
 
 const STYLE: &str = include_str!("page.css");
-/// Between the plots of a drawing, and for the title above each.
+/// The space between the plots of a drawing, which also holds the title above each plot.
 const GAP: f64 = 28.0;
 
-/// The page of a run.
+/// The HTML page of a run.
 pub fn page(run: &StoredRun) -> String {
     let mut page = String::new();
     write(run, &mut page).expect("a string takes all");
     page
 }
 
-/// The plots of a run as one drawing.
+/// All plots of a run as one SVG drawing.
 pub fn svg(run: &StoredRun) -> String {
     let mut svg = String::new();
     draw(run, &mut svg).expect("a string takes all");
@@ -152,7 +152,6 @@ mod tests {
         }
     }
 
-    /// Nothing is loaded, and nothing runs.
     #[test]
     fn a_page_needs_no_network_and_no_script() {
         let page = page(&run(&[64]));

@@ -1,15 +1,16 @@
-//! Plots as SVG: axes, lines, dots and bands. Colors are classes, which the page defines; the
-//! caption is HTML, which breaks where it has to.
+//! Plots as SVG: axes, lines, dots and bands. The style sheet of the page defines the colors of the
+//! classes. A caption is HTML, outside of the SVG, so that it can break into lines.
 
 use crate::judgement::three_digits;
 use std::fmt::{self, Write};
 
-/// Small, so that its text is readable on a narrow screen, where a plot is as wide as the page.
+/// The width in SVG units. It is small, because a narrow screen scales the plot to the page width,
+/// and its text has to stay readable.
 pub const WIDTH: f64 = 420.0;
 pub const HEIGHT: f64 = 252.0;
-/// Of the area of the data: left, top, right, bottom.
+/// Left, top, right and bottom edge of the data area.
 const AREA: [f64; 4] = [62.0, 20.0, 408.0, 208.0];
-/// Of the range of the data, that is left free beside it.
+/// Free space at each end of an axis, as a fraction of the data range.
 const MARGIN: f64 = 0.06;
 
 pub struct Plot {
@@ -22,16 +23,16 @@ pub struct Plot {
 pub struct Axis {
     pub label: String,
     pub is_log: bool,
-    /// Positions and their texts; without any, they are chosen.
+    /// Values and their labels; if empty, the plot chooses its own.
     pub ticks: Vec<(f64, String)>,
 }
 
 pub enum Mark {
-    /// Through points, strong or thin.
+    /// A line through points, thick or thin.
     Line { points: Vec<(f64, f64)>, is_strong: bool },
-    /// A dot with its text for the pointer, and an interval of y.
+    /// A dot with a tooltip and an error bar along y.
     Dot { at: (f64, f64), interval: Option<[f64; 2]>, text: String },
-    /// All x between two y.
+    /// A horizontal band between two values of y.
     Band { between: [f64; 2] },
 }
 
@@ -97,7 +98,7 @@ impl Mark {
     }
 }
 
-/// From values to positions.
+/// Maps the values of an axis to positions from `from` to `to`.
 struct Scale {
     is_log: bool,
     least: f64,
@@ -123,9 +124,9 @@ impl Scale {
         self.from + part * (self.to - self.from)
     }
 
-    /// Round values within the range, a few.
+    /// A few round values within the range, with labels.
     fn ticks(&self) -> Vec<(f64, String)> {
-        // Of less than a decade there is one power of ten or none.
+        // A range below one decade contains at most one power of ten, so it gets even steps.
         let values: Vec<f64> = if self.is_log && self.most - self.least >= 1.0 {
             let decades = self.most - self.least;
             let within = if decades > 2.5 { &[1.0][..] } else { &[1.0, 2.0, 5.0] };
@@ -148,14 +149,14 @@ impl Scale {
     }
 }
 
-/// 1, 2 or 5 times a power of ten, not below a step.
+/// The smallest of 1, 2, 5 and 10 times a power of ten that is not below `step`.
 fn round_step(step: f64) -> f64 {
     let power = 10f64.powf(step.log10().floor());
     let factors = [1.0, 2.0, 5.0, 10.0];
     factors.map(|factor| factor * power).into_iter().find(|one| *one >= step).unwrap_or(power)
 }
 
-/// A number for an axis: 1500000 is 1.5 M.
+/// Formats a number for an axis: 1500000 as 1.5 M.
 fn short(value: f64) -> String {
     let (value, unit) = match value.abs() {
         large if large >= 1e9 => (value * 1e-9, " G"),
@@ -171,13 +172,13 @@ fn short(value: f64) -> String {
     text + unit
 }
 
-/// Text within elements.
+/// Escapes text for HTML and SVG elements and attributes.
 pub fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
 impl Plot {
-    /// The drawing as an element, with more attributes.
+    /// Writes the plot as an SVG element with additional attributes.
     pub fn draw(&self, f: &mut impl Write, attributes: &str) -> fmt::Result {
         let [left, top, right, bottom] = AREA;
         let xs: Vec<_> = self.marks.iter().flat_map(Mark::xs).collect();

@@ -6,17 +6,17 @@ use crate::plan::{Measured, Plan, What};
 use crate::samples::Latency;
 use crate::stored::{self, StoredRow, StoredRun};
 
-/// More sizes would not have space on their axis.
+/// The largest number of sizes whose labels fit on an axis.
 const SIZES_AS_TICKS_MAX: usize = 8;
 
-/// Sweeps first, then those of each row.
+/// All plots of a run: first those of sweeps, then those of each row.
 pub fn all(run: &StoredRun) -> Vec<Plot> {
     let of_row = |row| percentiles(row).into_iter().chain([rounds(row)]);
     let with_figures = run.rows.iter().filter(|row| !row.figures.is_empty());
     sweeps(run).into_iter().chain(with_figures.flat_map(of_row)).collect()
 }
 
-/// Rows that differ in their size alone.
+/// One plot for each group of rows that differ only in message size.
 fn sweeps(run: &StoredRun) -> Vec<Plot> {
     let mut sweeps: Vec<(String, Vec<(&Plan, &StoredRow)>)> = Vec::new();
     for (plan, row) in run.rows.iter().filter_map(|row| Some((row.measured()?.0, row))) {
@@ -49,7 +49,7 @@ fn sweep(title: String, rows: &[(&Plan, &StoredRow)]) -> Plot {
     }
 }
 
-/// 65536 is 64 Ki.
+/// Formats a size with a binary prefix: 65536 as 64 Ki.
 fn binary(bytes: u32) -> String {
     match bytes {
         whole if whole >= 1 << 20 && whole.is_multiple_of(1 << 20) => format!("{} Mi", whole >> 20),
@@ -58,9 +58,9 @@ fn binary(bytes: u32) -> String {
     }
 }
 
-/// The latency at each percentile, of each round, and of all together.
+/// The latency at each percentile: a line per round, and one for all rounds together.
 fn percentiles(row: &StoredRow) -> Option<Plot> {
-    // So that each nine has the same width.
+    // A logarithmic scale, on which each additional nine has the same width.
     let nines = |percent: f64| -(1.0 - percent / 100.0).log10();
     let line = |latency: &Latency, is_strong| {
         let known = latency.percentiles.iter().filter(|one| one.is_of(latency.samples));
@@ -81,7 +81,7 @@ fn percentiles(row: &StoredRow) -> Option<Plot> {
     })
 }
 
-/// The figure of each round, in the order of time.
+/// The figure of each round, in chronological order.
 fn rounds(row: &StoredRow) -> Plot {
     let interval = row.estimate.and_then(|estimate| estimate.interval);
     let dots = row.figures.iter().zip(1u32..).map(|(figure, round)| Mark::Dot {
@@ -90,7 +90,7 @@ fn rounds(row: &StoredRow) -> Plot {
         text: format!("round {round}: {} {}", three_digits(*figure), row.unit),
     });
     let duration = row.measured().map_or(1.0, |(plan, _)| plan.duration.as_secs_f64());
-    // A round is as wide as its number is from the next.
+    // Draw the timeline of a round over the unit interval around the number of the round.
     let courses = row.measured().map_or(Vec::new(), |(plan, _)| {
         let course = |(one, round): (&Measured, u32)| {
             let points = stored::timeline(plan, &one.outcome).into_iter();

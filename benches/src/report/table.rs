@@ -1,4 +1,4 @@
-//! The tables of a run: what was measured, and what was compared.
+//! The tables of a run: measured rows, and rows of comparisons.
 
 use super::plot::escape;
 use crate::judgement::{Estimate, three_digits};
@@ -9,7 +9,7 @@ use std::fmt::{self, Write};
 
 const CELL_OF_NUMBER_MAX: usize = 24;
 
-/// Nothing for a kind of which the run has no row.
+/// Writes the tables that have rows.
 pub fn write(run: &StoredRun, page: &mut String) -> fmt::Result {
     let heads = [
         "",
@@ -62,7 +62,7 @@ fn table<const N: usize>(
     writeln!(page, "</tbody>\n</table></div>")
 }
 
-/// A long text breaks into lines, where numbers do not.
+/// A table cell. Long text may break into lines, numbers may not.
 fn cell_of(text: &str) -> String {
     let class = if text.len() > CELL_OF_NUMBER_MAX { " class=\"text\"" } else { "" };
     format!("<td{class}>{}</td>", escape(text))
@@ -129,7 +129,7 @@ fn interval(row: &StoredRow) -> String {
     }
 }
 
-/// How many rounds or pairs, and what the last of them.
+/// The number of disturbed rounds or pairs, and the cause of the last disturbance.
 fn disturbed(row: &StoredRow) -> String {
     match &row.disturbed_by {
         Some(by) => format!("{}: {by}", row.disturbed),

@@ -1,9 +1,12 @@
-//! The messages of an end in its memory: of each queue pair, a slot for each that may be under way.
+//! Message buffers in the registered memory of an end. Each queue pair has slots for the messages
+//! that it sends, and slots for those that it receives.
 //!
-//! With checked payloads ([`crate::payload`]) a message has a slot of its own until it is done, in
-//! both directions. Otherwise all share the first, which stays in the caches, as with perftest.
+//! With checked payloads ([`crate::payload`]), each message in flight has its own slot, in both
+//! directions. Unchecked sends all use one slot, which stays in the caches, as in perftest. Other
+//! unchecked operations use two slots in each direction.
 //!
-//! Messages are numbered by queue pair, since those of one arrive in order.
+//! Each queue pair numbers its messages separately, because order is guaranteed only within a queue
+//! pair.
 
 use super::end::{GRH_BYTES, RecvId, VerbsEnd};
 use crate::error::PerfError;
@@ -13,14 +16,14 @@ use crate::verbs_plan::VerbsOp;
 use pollux_mem::Memory;
 use pollux_verbs::{Completion, Device, QpType};
 
-/// Looks at a message whose end is here, until all of it has to be.
+/// Reads of a message whose last word has arrived, before its other parts count as wrong.
 const LOOKS_MAX: u32 = 1_000_000;
-/// Of an end.
+/// The largest memory of an end, in bytes.
 const MEMORY_MAX: usize = 4 << 30;
-/// A slot begins on a cache line.
+/// Slots are aligned to cache lines.
 const ALIGNED_TO: usize = 64;
 
-/// Part of the memory, from an offset on.
+/// The memory from an offset on.
 struct Part<'m>(&'m Memory, usize);
 
 impl MessageMemory for Part<'_> {
@@ -35,24 +38,26 @@ impl MessageMemory for Part<'_> {
 
 pub struct MessageBuffers {
     pub memory: Memory,
-    /// Of a message.
+    /// The length of a message.
     bytes: usize,
-    /// In front of a received message.
+    /// The length of the GRH in front of a received message.
     header: usize,
     is_checked: bool,
-    /// Messages have their numbers.
+    /// Whether messages carry their numbers.
     is_numbered: bool,
-    /// All messages share the first slot.
+    /// Whether all messages share the first slot.
     is_shared: bool,
+    /// Bytes from one slot to the next.
     stride: usize,
-    /// Slots of each queue pair for messages that it sends, and for those that it receives.
+    /// Slots of each queue pair for messages that it sends.
     sends: u64,
+    /// Slots of each queue pair for messages that it receives.
     receives: u64,
-    /// The slots into which the other end writes, of those of receives.
+    /// The number of receive slots that the other end writes with RDMA.
     written: u64,
-    /// Receives that each queue pair has posted.
+    /// Receives that are posted to each queue pair.
     posted: u64,
-    /// By queue pair.
+    /// One per queue pair.
     flows: Vec<FlowPayloads>,
 }
 
@@ -72,13 +77,13 @@ impl MessageBuffers {
         let depth = u64::from(plan.verbs.depth(plan.bytes));
         let (sends, receives) = if plan.unchecked { (2, 2) } else { (depth, 2 * depth) };
         let is_shared = plan.unchecked && plan.verbs.op == VerbsOp::Send;
-        // Of a latency, the other end waits for what is written.
+        // In a latency of writes, the other end waits until the number appears in its memory.
         let is_numbered = match plan.verbs.op {
             VerbsOp::Send => !plan.unchecked,
             VerbsOp::Write => !plan.unchecked || plan.what == What::Lat,
             VerbsOp::Read | VerbsOp::Atomic => false,
         };
-        // The first message that is waited for is not 0, which memory looks like before.
+        // The first message that an end waits for is 1: zeroed memory may look like message 0.
         let first = u64::from(plan.what == What::Lat && plan.verbs.op == VerbsOp::Write);
         let qps = usize::from(plan.verbs.qps);
         let slots = if is_shared { 1 } else { (sends + receives) as usize * qps };
@@ -90,7 +95,7 @@ impl MessageBuffers {
             );
             return Err(PerfError::Plan(why));
         }
-        // Another process can only read shared memory.
+        // The process of the other end can access only shared memory.
         let memory = if plan.processes { Memory::shared(all) } else { Memory::private(all) };
         let no_memory =
             |error| PerfError::Plan(format!("no memory for {all} bytes of messages: {error}"));
@@ -104,7 +109,8 @@ impl MessageBuffers {
             stride,
             sends,
             receives,
-            // A message that is waited for differs from the one before in the same slot.
+            // In a latency of writes, two slots alternate, so that a message differs in its number
+            // from the message before it in the same slot.
             written: if plan.what == What::Lat { 2 } else { receives },
             posted: 2 * depth,
             flows: vec![FlowPayloads { next: first, check: PayloadCheck::default() }; qps],
@@ -113,7 +119,7 @@ impl MessageBuffers {
             for (qp, number) in (0..qps).flat_map(|qp| (0..sends).map(move |number| (qp, number))) {
                 let mut message = buffers.part(buffers.send_at(qp, number));
                 payload::prepare(&mut message, bytes);
-                // What the other end reads.
+                // RDMA reads of the other end check this number.
                 payload::write(&mut message, bytes, number);
             }
         }
@@ -124,7 +130,7 @@ impl MessageBuffers {
         Part(&self.memory, at)
     }
 
-    /// Messages with a wrong payload.
+    /// The number of messages with a wrong payload.
     pub fn wrong(&self) -> u64 {
         self.flows.iter().map(|flow| flow.check.wrong).sum()
     }
@@ -134,17 +140,18 @@ impl MessageBuffers {
         if self.is_shared { 0 } else { (first + slot as usize) * self.stride }
     }
 
-    /// The offset of the message with a number, to send or to be read.
+    /// The offset of a message that this end sends, or that the other end reads.
     pub fn send_at(&self, qp: usize, number: u64) -> usize {
         self.slot(qp, number % self.sends)
     }
 
-    /// The offset of a message that is received, or that is read.
+    /// The offset of a message that this end receives, or fetches with an RDMA read.
     pub fn receive_at(&self, qp: usize, slot: u64) -> usize {
         self.slot(qp, self.sends + slot % self.receives)
     }
 
-    /// The offset of a message that the other end writes.
+    /// The offset of a message that an RDMA write of the other end delivers. Both ends have the
+    /// same layout, so this is also the offset at the other end for a write of this end.
     pub fn written_at(&self, qp: usize, number: u64) -> usize {
         self.receive_at(qp, number % self.written)
     }
@@ -156,7 +163,7 @@ impl MessageBuffers {
             .try_for_each(|(qp, slot)| self.receive(end, RecvId { qp, slot: slot as u32 }))
     }
 
-    /// Posts a receive, for a slot whose message is done.
+    /// Posts a receive for a slot, initially or after its message was processed.
     pub fn receive<D: Device + ?Sized>(
         &self,
         end: &mut VerbsEnd<D>,
@@ -166,7 +173,7 @@ impl MessageBuffers {
         end.recv_at(id, at, (self.header + self.bytes) as u32)
     }
 
-    /// The number of the next message of a queue pair, and its offset.
+    /// Prepares the next message of a queue pair. Returns its number and its offset.
     pub fn next(&mut self, qp: usize) -> (u64, usize) {
         let number = self.flows[qp].next;
         self.flows[qp].next += 1;
@@ -177,12 +184,13 @@ impl MessageBuffers {
         (number, at)
     }
 
-    /// The offset of the message in a slot of received ones.
+    /// The offset of the payload that a receive has delivered.
     pub fn received_at(&self, id: RecvId) -> usize {
         self.receive_at(id.qp, id.slot.into()) + self.header
     }
 
-    /// Checks a message: the next one of its queue pair, or that with a number.
+    /// Checks a received message. It must have the given number, or be the next one of its queue
+    /// pair if `number` is `None`.
     pub fn check(&mut self, received: &Completion, number: Option<u64>) {
         if self.is_checked {
             let id = RecvId::of(received);
@@ -196,20 +204,20 @@ impl MessageBuffers {
         }
     }
 
-    /// Checks the message with a number at an offset.
+    /// Checks that the message at an offset has this number.
     fn check_at(&mut self, qp: usize, at: usize, number: u64) {
         if self.is_checked {
             self.flows[qp].check.check_is(&Part(&self.memory, at), self.bytes, number);
         }
     }
 
-    /// Whether the end of the message with a number is here.
+    /// Whether the last word of an RDMA-written message with this number has arrived.
     pub fn has_arrived(&self, qp: usize, number: u64) -> bool {
         payload::has_end(&self.part(self.written_at(qp, number)), self.bytes, number)
     }
 
-    /// Checks a message whose end has arrived. Other parts of it may become visible later (IBA
-    /// 9.5, o9-20), so there is a time for that.
+    /// Checks a message whose last word has arrived. Its other parts may become visible later (IBA
+    /// 9.5, o9-20), so the check is repeated up to [`LOOKS_MAX`] times.
     pub fn check_arrived(&mut self, qp: usize, number: u64) {
         let at = self.written_at(qp, number);
         let is_here = |_: &u32| payload::is_whole(&Part(&self.memory, at), self.bytes, number);
@@ -218,7 +226,7 @@ impl MessageBuffers {
         }
     }
 
-    /// Checks what a read or an atomic has fetched.
+    /// Checks the value that an RDMA read or an atomic with this number has fetched.
     pub fn check_fetched(&mut self, op: VerbsOp, qp: usize, number: u64) {
         match op {
             VerbsOp::Send | VerbsOp::Write => {}
@@ -232,8 +240,9 @@ impl MessageBuffers {
         }
     }
 
-    /// Checks what so many writes or atomics of a queue pair have left here. Returns how many of
-    /// the last writes have not arrived: whether others have, nobody knows.
+    /// Checks this end's memory after `done` writes or atomics of the other end on a queue pair.
+    /// Returns the number of missing writes among those that were not overwritten. Earlier writes
+    /// cannot be checked.
     pub fn check_written(&mut self, op: VerbsOp, qp: usize, done: u64) -> u64 {
         match op {
             VerbsOp::Write if self.is_checked => {
@@ -253,7 +262,7 @@ impl MessageBuffers {
         }
     }
 
-    /// Counts messages with a wrong payload.
+    /// Adds to the number of messages with a wrong payload.
     pub fn add_wrong(&mut self, qp: usize, count: u64) {
         self.flows[qp].check.wrong += count;
     }

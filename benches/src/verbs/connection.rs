@@ -1,19 +1,19 @@
-//! Connections by the connection manager, one after the other: what it costs until a new queue pair
-//! has carried a message each way, and its end.
+//! Connections through the connection manager, one after the other. Each measurement creates a
+//! queue pair, connects it, sends a message each way, and disconnects it.
 //!
 //! ```text
 //!   client                                     server
-//!     makes a queue pair, REQ  ------------->    makes a queue pair that receives and sends
-//!     receives and sends      <-------------     REP
+//!     creates a QP, REQ       ------------->     creates a QP, moves it to RTR and RTS
+//!     moves it to RTR and RTS <-------------     REP
 //!     RTU, and a message      ------------->
-//!                             <-------------     the message again
+//!                             <-------------     the message echoed
 //!     DREQ                    ------------->
 //!                             <-------------     DREP
 //! ```
 //!
 //! All of these are packets between the devices: MADs of queue pair 1 (IBA 12.6), and messages.
-//! Both ends destroy their queue pairs when the time is over in which late packets may arrive. The
-//! ends tell each other their LIDs beforehand, so no path is looked up.
+//! Both ends destroy their queue pairs after TIME-WAIT, when no late packet can arrive. The ends
+//! exchange their LIDs over the control connection beforehand, so they query no path.
 
 use super::end::{EndAddress, RecvId, VerbsEnd, VerbsEndSetup};
 use super::{POLLS_IDLE, TIMEOUT};
@@ -46,16 +46,17 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 const SERVICE: ServiceId = ServiceId(0x0200_0000_0000_1bb3);
-/// Some 17 ms for packets under way, and 134 ms until a port acknowledges: those of a small fabric
-/// and of usual adapters. A queue pair is kept for the longer of them after its end.
+/// The packet lifetime, 17 ms, which suits a small fabric.
 const LIFE_TIME: TimeCode = TimeCode(12);
+/// The ACK delay, 134 ms, which is common for adapters. With this lifetime, it is also the duration
+/// of TIME-WAIT.
 const ACK_DELAY: TimeCode = TimeCode(15);
 const RNR_TIMER: RnrTimer = RnrTimer(1);
-/// Reads and atomics under way.
+/// Outstanding RDMA reads and atomics in each direction.
 const RESOURCES: u8 = 4;
 const RETRIES: u8 = 7;
 
-/// Plays a role at a device. Only a client has an outcome.
+/// Runs one end at a device. Only the client returns an outcome.
 #[expect(clippy::disallowed_methods, reason = "this is what is measured")]
 pub fn play(
     plan: &Plan,
@@ -95,12 +96,12 @@ pub fn play(
     Ok(outcome)
 }
 
-/// Of the message that is sent, and of that which is received.
+/// The length of a buffer. The memory has one for sent and one for received messages.
 fn slot_bytes(plan: &Plan) -> usize {
     (plan.bytes as usize).next_multiple_of(4096)
 }
 
-/// An end with one connection at a time, and queue pairs of those that have ended.
+/// An end with one connection at a time, and the queue pairs of connections in TIME-WAIT.
 struct ConnectingEnd<'p> {
     plan: &'p Plan,
     end: VerbsEnd,
@@ -113,7 +114,7 @@ struct ConnectingEnd<'p> {
     started: Instant,
     received: Vec<Envelope>,
     message: NumberedMessage,
-    /// By connection; destroyed when its packets under way have vanished.
+    /// The queue pair of each connection. It is destroyed after TIME-WAIT.
     qps: BTreeMap<ConnectionKey, Qp>,
 }
 
@@ -167,7 +168,7 @@ impl<'p> ConnectingEnd<'p> {
         Psn::new(self.rng.next_u64() as u32)
     }
 
-    /// Opens a connection, exchanges a message on it, and ends it.
+    /// Opens a connection, exchanges a message on it, and disconnects it.
     fn connect(&mut self, to: &EndAddress) -> Result<(), PerfError> {
         let path = PathRecord { dgid: to.gid(), dlid: to.lid(), ..self.own };
         let key = self.cm.new_key();
@@ -200,15 +201,15 @@ impl<'p> ConnectingEnd<'p> {
         self.wait_for(|event| matches!(event, CmEvent::Ended { .. }))
     }
 
-    /// Accepts connections and sends back their messages, until the client has finished.
+    /// Accepts connections and echoes their messages, until the client has finished.
     fn serve(&mut self, exchange: &mut Exchange) -> Result<(), PerfError> {
         let mut idle = 0;
         loop {
             idle += 1;
             match self.turn()? {
                 Some(CmEvent::Request { key, req }) => self.accept(key, &req)?,
-                // The message itself tells that a connection is there, and the end of the time
-                // in which late packets may arrive that it is gone.
+                // Other events need no action: the message shows that the connection is
+                // established, and `turn` handles its end.
                 Some(_) => {}
                 None if idle >= POLLS_IDLE => {
                     idle = 0;
@@ -244,7 +245,7 @@ impl<'p> ConnectingEnd<'p> {
         self.cm.accept(self.now(), key, rep).map_err(refused)
     }
 
-    /// Makes the queue pair of a connection, with a receive.
+    /// Creates the queue pair of a connection, moves it to INIT, and posts a receive.
     fn make_qp(&mut self, key: ConnectionKey) -> Result<Qpn, PerfError> {
         let qp = self.end.create_qp()?;
         self.qps.insert(key, qp);
@@ -254,13 +255,13 @@ impl<'p> ConnectingEnd<'p> {
         Ok(self.end.device.qpn(qp)?)
     }
 
+    /// Moves the current queue pair to RTR and RTS.
     fn make_ready(&mut self, terms: &Terms) -> Result<(), PerfError> {
         let qp = self.end.qps[0];
         self.end.device.modify_qp(qp, &terms.to_receive(RNR_TIMER))?;
         Ok(self.end.device.modify_qp(qp, &terms.to_send())?)
     }
 
-    /// Sends the message.
     fn send(&mut self) -> Result<(), PerfError> {
         assert!(self.memory.write(0, &self.message.bytes), "it has space for the message");
         let what = (0, self.end.op(0), SendFlags::NONE);
@@ -279,8 +280,9 @@ impl<'p> ConnectingEnd<'p> {
         Ok(())
     }
 
-    /// Whether a message is there. What a queue pair had under way at its end is flushed: its
-    /// acknowledgements, since the other end has answered.
+    /// Polls once, and returns whether a message was received. Flushed requests are no error: when
+    /// a queue pair is disconnected, its last send may still wait for an acknowledgment, although
+    /// the other end has received and echoed the message.
     fn has_received(&mut self) -> Result<bool, PerfError> {
         let mut out = [Completion::NOTHING];
         let count = self.end.device.poll(self.end.cq, &mut out)?;
@@ -297,8 +299,7 @@ impl<'p> ConnectingEnd<'p> {
         assert!(self.memory.read(at, &mut self.message.bytes), "it has space for the message");
     }
 
-    /// Waits for an event of the connection manager; the end of the connection before it is an
-    /// error.
+    /// Waits for an event of the connection manager. It is an error if the connection ends first.
     fn wait_for(&mut self, is_it: impl Fn(&CmEvent) -> bool) -> Result<(), PerfError> {
         let deadline = self.now() + TIMEOUT;
         for turn in 1u32.. {
@@ -311,7 +312,7 @@ impl<'p> ConnectingEnd<'p> {
                 Some(CmEvent::Ended { .. }) => break,
                 _ => {}
             }
-            // Without a poll, a software adapter answers nothing.
+            // A software adapter processes packets only when it is polled.
             self.has_received()?;
             if turn.is_multiple_of(POLLS_IDLE) {
                 std::thread::yield_now();
@@ -323,7 +324,8 @@ impl<'p> ConnectingEnd<'p> {
         Err(no_answer())
     }
 
-    /// Exchanges MADs; returns an event.
+    /// Receives and sends MADs, and runs timers. Returns the next event of the connection manager,
+    /// and updates the queue pair if it ends the connection or its TIME-WAIT.
     fn turn(&mut self) -> Result<Option<CmEvent>, PerfError> {
         let now = self.now();
         self.port.poll(now, &mut self.received)?;

@@ -16,15 +16,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 pub const BYTES: usize = 8 << 20;
-/// Bytes of the GRH, in front of the payload of a datagram.
+/// Bytes of the GRH in front of the payload of a received datagram.
 pub const GRH_BYTES: u32 = 40;
 /// Outstanding requests in each direction, by default.
 const REQUESTS_MAX: u32 = 1024;
-/// Messages up to this length go inline, by default.
+/// Messages up to this length are sent inline by default.
 pub const INLINE_BYTES: u32 = 64;
 /// The longest inline message of the harness; adapters may take longer ones.
 const INLINE_BYTES_MAX: u32 = 1024;
-/// Empty polls before the core is yielded: the other end may share it.
+/// Empty polls before an end yields its core, which the other end may share.
 const POLLS_AWAKE: u32 = 20_000;
 /// The longest sleep until a completion.
 const SLEEP_MAX: Duration = Duration::from_millis(50);
@@ -32,13 +32,13 @@ const SLEEP_MAX: Duration = Duration::from_millis(50);
 #[derive(Clone, Copy, Debug)]
 pub struct VerbsEndSetup {
     pub qp_type: QpType,
-    /// The nth queue pair of one end is connected to the nth of the other.
+    /// The number of queue pairs. The nth queue pair of one end connects to the nth of the other.
     pub qps: usize,
     pub has_srq: bool,
-    /// Outstanding sends and receives of a queue pair.
+    /// Outstanding sends and receives of each queue pair, at most.
     pub requests: [u32; 2],
     pub inline_bytes: u32,
-    /// Whether an end without completions sleeps.
+    /// Whether [`VerbsEnd::poll_or_sleep`] sleeps until a completion.
     pub sleeps: bool,
 }
 
@@ -91,7 +91,7 @@ pub struct EndAddress {
     lid: u16,
     gid: (u64, u64),
     qpns: Vec<u32>,
-    /// The address and the key of its memory.
+    /// The address and the R_Key of the end's memory.
     memory: (u64, u32),
 }
 
@@ -104,13 +104,14 @@ impl EndAddress {
         Gid::new(self.gid.0, Guid(self.gid.1))
     }
 
-    /// An offset of its memory.
+    /// The remote address of an offset in the end's memory.
     pub const fn remote(&self, at: usize) -> Remote {
         Remote { address: self.memory.0 + at as u64, rkey: RKey(self.memory.1) }
     }
 }
 
-/// On cache lines of its own: another thread has the other end.
+/// One end. The alignment keeps it on cache lines of its own, because another thread may use the
+/// other end.
 #[repr(align(256))]
 pub struct VerbsEnd<D: Device + ?Sized = dyn Device + Send> {
     pub device: Box<D>,
@@ -125,7 +126,8 @@ pub struct VerbsEnd<D: Device + ?Sized = dyn Device + Send> {
     to: Vec<(Ah, Qpn)>,
 }
 
-/// With `packets_only`, all messages are sent as packets with CRCs, without message bypass.
+/// Two linked adapters for two threads. With `packets_only`, they send all messages as packets with
+/// CRCs, without message bypass.
 #[expect(clippy::disallowed_methods, reason = "adapters between threads have a clock")]
 pub fn devices(packets_only: bool) -> [SoftDevice<ThreadLink>; 2] {
     let start = Instant::now();
@@ -142,7 +144,7 @@ pub fn devices(packets_only: bool) -> [SoftDevice<ThreadLink>; 2] {
 }
 
 impl<D: Device + ?Sized> VerbsEnd<D> {
-    /// Waits until the port is active.
+    /// Waits until the port is active, registers the memory, and creates the queue pairs.
     pub fn new(
         mut device: Box<D>,
         port: u8,
@@ -175,7 +177,7 @@ impl<D: Device + ?Sized> VerbsEnd<D> {
         Ok(end)
     }
 
-    /// The new queue pair is in state RESET.
+    /// Creates a queue pair in state RESET.
     pub fn create_qp(&mut self) -> Result<Qp, PerfError> {
         Ok(self.device.create_qp(&QpInit {
             qp_type: self.setup.qp_type,
@@ -222,7 +224,7 @@ impl<D: Device + ?Sized> VerbsEnd<D> {
         AddressVector { dlid: other.lid(), port: self.port, grh, ..AddressVector::default() }
     }
 
-    /// Modifies a new queue pair to INIT.
+    /// Moves a queue pair from RESET to INIT.
     pub fn initialize(&mut self, qp: Qp) -> Result<(), PerfError> {
         let ud = self.setup.qp_type == QpType::Ud;
         let init = QpAttributes {
@@ -236,7 +238,7 @@ impl<D: Device + ?Sized> VerbsEnd<D> {
         Ok(self.device.modify_qp(qp, &init)?)
     }
 
-    /// Modifies a new queue pair to RTS.
+    /// Moves a queue pair from RESET to RTS.
     pub fn connect_qp(&mut self, qp: Qp, to: Qpn, path: AddressVector) -> Result<(), PerfError> {
         self.initialize(qp)?;
         let qp_type = self.setup.qp_type;
@@ -267,7 +269,7 @@ impl<D: Device + ?Sized> VerbsEnd<D> {
         Ok(())
     }
 
-    /// Bytes at an offset of the memory.
+    /// A scatter-gather entry for bytes at an offset of the memory.
     pub fn sge(&self, at: usize, bytes: u32) -> Sge {
         Sge { address: self.region.address + at as u64, bytes, lkey: self.region.lkey }
     }
@@ -287,7 +289,7 @@ impl<D: Device + ?Sized> VerbsEnd<D> {
         Ok(())
     }
 
-    /// Sends a message of this length on the first queue pair; inline if it is short.
+    /// Sends a message of this length on the first queue pair. Short messages are sent inline.
     pub fn send(&mut self, bytes: u32) -> Result<(), PerfError> {
         let sge = [self.sge(0, bytes)];
         let data = match bytes <= INLINE_BYTES {
@@ -298,7 +300,8 @@ impl<D: Device + ?Sized> VerbsEnd<D> {
         Ok(self.device.post_send(self.qps[0], &[request])?)
     }
 
-    /// Posts a request for bytes at an offset of the end's memory; inline if they are few.
+    /// Posts a request for bytes at an offset of the memory. Short messages are sent inline, if the
+    /// operation can.
     pub fn post_from(
         &mut self,
         (qp, op, flags): (usize, SendOp, SendFlags),
@@ -348,12 +351,12 @@ impl<D: Device + ?Sized> VerbsEnd<D> {
         Ok(self.device.post_send(self.qps[qp], &[request])?)
     }
 
-    /// Whether messages of this length go inline.
+    /// Whether messages of this length are sent inline.
     pub const fn takes_inline(&self, bytes: u32) -> bool {
         bytes <= self.setup.inline_bytes
     }
 
-    /// The operation that sends a message of a queue pair to the other end.
+    /// The operation that sends a message to the other end: a datagram for UD, otherwise a send.
     pub fn op(&self, qp: usize) -> SendOp {
         let destination = |(ah, qpn)| Destination { ah, qpn, qkey: QKey(1) };
         self.to.get(qp).map_or(SendOp::Send, |to| SendOp::Datagram(destination(*to)))
@@ -369,7 +372,8 @@ impl<D: Device + ?Sized> VerbsEnd<D> {
         }
     }
 
-    /// As [`VerbsEnd::poll`]; without completions, sleeps until the next one, or for a while.
+    /// Like [`VerbsEnd::poll`]. If the setup asks for it, an end without completions sleeps until
+    /// the next one, but at most 50 ms.
     pub fn poll_or_sleep(&mut self, out: &mut [Completion]) -> Result<usize, PerfError> {
         let count = self.poll(out)?;
         if count > 0 || !self.setup.sleeps {
@@ -385,13 +389,13 @@ impl<D: Device + ?Sized> VerbsEnd<D> {
         }
     }
 
-    /// How many of [`VerbsEnd::poll_or_sleep`] without a completion are a reason to look at
-    /// something else, of `polls` without a sleep.
+    /// The number of empty calls of [`VerbsEnd::poll_or_sleep`] after which an end counts as idle:
+    /// one call if the calls sleep, otherwise `polls`.
     pub const fn idle_polls(&self, polls: u32) -> u32 {
         if self.setup.sleeps { 1 } else { polls }
     }
 
-    /// Waits for a message; `None` if `is_over` is true before it arrives.
+    /// Waits for a message. Returns `None` if `is_over` returns true first.
     pub fn wait(
         &mut self,
         mut is_over: impl FnMut() -> bool,

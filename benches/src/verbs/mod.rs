@@ -23,10 +23,10 @@ use stream::Stream;
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// Empty polls before the server checks whether the client has finished.
 const POLLS_IDLE: u32 = 20_000;
-/// Of messages one at a time, one in so many has a completion, so that the queue does not fill.
+/// In latency measurements, one send of this many is signaled. Its completion frees the send queue.
 const SIGNALED_EVERY: u64 = 32;
 
-/// Plays a role at a port. Only a client has an outcome.
+/// Runs one end at a port. Only the client returns an outcome.
 pub fn play<D: Device + ?Sized>(
     plan: &Plan,
     role: EndRole,
@@ -47,7 +47,7 @@ pub fn play<D: Device + ?Sized>(
 
 fn setup(plan: &Plan) -> VerbsEndSetup {
     let depth = plan.verbs.depth(plan.bytes);
-    // By default, only what is sent one at a time goes inline, as with perftest.
+    // By default, only latency measurements send inline, as in perftest.
     let inline_bytes = if plan.what == What::Lat { INLINE_BYTES } else { 0 };
     VerbsEndSetup {
         qps: plan.verbs.qps.into(),
@@ -100,7 +100,7 @@ fn client<D: Device + ?Sized>(
     Ok(MeasurementOutcome::Latency(latency))
 }
 
-/// Sends back what it receives.
+/// Echoes messages until the client has finished.
 fn server<D: Device + ?Sized>(
     plan: &Plan,
     end: &mut VerbsEnd<D>,
@@ -119,7 +119,7 @@ fn server<D: Device + ?Sized>(
     Ok(())
 }
 
-/// Now and then a message has a completion.
+/// Signals one message of [`SIGNALED_EVERY`].
 fn flags(number: u64) -> SendFlags {
     if number.is_multiple_of(SIGNALED_EVERY) { SendFlags::SIGNALED } else { SendFlags::NONE }
 }
@@ -128,8 +128,8 @@ fn not_done() -> PerfError {
     PerfError::OtherEnd(format!("a request was not done for {TIMEOUT:?}"))
 }
 
-/// Bytes of this process per connected, idle RC queue pair, without its share of the shared receive
-/// queue.
+/// Resident memory of this process per connected, idle RC queue pair, in bytes. The queue pairs use
+/// an SRQ, whose memory is not included.
 pub fn bytes_per_connection() -> Result<f64, PerfError> {
     const COUNT: usize = 8192;
     let [device, _peer] = end::devices(false);

@@ -1,8 +1,8 @@
-//! Latencies of RDMA write and read, and of atomics: the client accesses the memory of the server,
-//! which only keeps its device running. In a latency of writes both ends write, and each waits
-//! until the message of the other is in its memory.
+//! Latencies of RDMA writes, RDMA reads and atomics. For reads and atomics, the client accesses the
+//! memory of the server, which only polls its device. For writes, both ends write in turn, and each
+//! waits until the message of the other end appears in its memory.
 //!
-//! Both have the same slots, so that an offset is that of the same slot at the other end.
+//! Both ends have the same memory layout, so a slot has the same offset at both ends.
 
 use super::buffers::MessageBuffers;
 use super::end::{EndAddress, VerbsEnd};
@@ -16,7 +16,7 @@ use crate::verbs_plan::VerbsOp;
 use pollux_verbs::{Completion, Device, SendFlags};
 use std::time::Instant;
 
-/// The memory of the other end.
+/// One end of a latency measurement with RDMA writes, RDMA reads or atomics.
 pub struct RemoteAccess<'a, D: Device + ?Sized> {
     pub plan: &'a Plan,
     pub end: &'a mut VerbsEnd<D>,
@@ -25,7 +25,7 @@ pub struct RemoteAccess<'a, D: Device + ?Sized> {
 }
 
 impl<D: Device + ?Sized> RemoteAccess<'_, D> {
-    /// Plays a role. Only a client has an outcome.
+    /// Runs one end. Only the client returns an outcome.
     pub fn play(
         mut self,
         role: EndRole,
@@ -39,14 +39,14 @@ impl<D: Device + ?Sized> RemoteAccess<'_, D> {
         }
     }
 
-    /// The queue pair of the message with a number, and its number there.
+    /// The queue pair of the message with a number, and the message's number on that queue pair.
     fn turn(&self, number: u64) -> (usize, u64) {
         let qps = u64::from(self.plan.verbs.qps);
         ((number % qps) as usize, number / qps)
     }
 
-    /// The first message that is waited for, on the first queue pair. Before it, memory looks like
-    /// message 0.
+    /// The number of the first message, which is message 1 of the first queue pair. Zeroed memory
+    /// may look like message 0.
     fn first(&self) -> u64 {
         self.plan.verbs.qps.into()
     }
@@ -57,7 +57,7 @@ impl<D: Device + ?Sized> RemoteAccess<'_, D> {
         self.end.post_from((qp, op, flags), &self.buffers.memory, (at, self.plan.bytes))
     }
 
-    /// Until a request is done, one after the other.
+    /// Measures reads or atomics, one at a time.
     #[expect(clippy::disallowed_methods, reason = "requests may be lost")]
     fn one_by_one(&mut self) -> Result<MeasurementOutcome, PerfError> {
         let mut number = 0;
@@ -86,7 +86,8 @@ impl<D: Device + ?Sized> RemoteAccess<'_, D> {
         }))
     }
 
-    /// Waits for the message with a number in this memory. `false` if `is_over` is true before.
+    /// Waits until the message with a number appears in this end's memory. Returns `false` if
+    /// `is_over` returns true first.
     fn wait_for(
         &mut self,
         (qp, number): (usize, u64),
@@ -96,7 +97,8 @@ impl<D: Device + ?Sized> RemoteAccess<'_, D> {
             if self.buffers.has_arrived(qp, number) {
                 return Ok(true);
             }
-            // This end's device executes the writes of the other, and completes those of this one.
+            // Polling makes the device execute the other end's writes and complete this end's
+            // writes.
             self.end.poll(&mut [Completion::NOTHING; 4])?;
             if poll.is_multiple_of(POLLS_IDLE) {
                 std::thread::yield_now();
@@ -139,7 +141,7 @@ impl<D: Device + ?Sized> RemoteAccess<'_, D> {
         }
     }
 
-    /// Keeps the device running, whose memory the client accesses, until that is done.
+    /// Polls the device, which executes the client's requests, until the client has finished.
     fn serve(&mut self, exchange: &mut Exchange) -> Result<(), PerfError> {
         while !exchange.is_over() {
             for _ in 0..POLLS_IDLE {

@@ -1,10 +1,13 @@
-//! Streams: as many messages as may be under way, on all queue pairs in turn, one way or both ways.
+//! Streams: messages posted up to the queue depth, on all queue pairs in turn, in one direction or
+//! in both.
 //!
 //! ```text
 //!   client                                       server
-//!     posts, and takes completions  ==========>    receives (or its device executes them)
-//!     counts of what it posted  -------------->    waits for the rest of it
-//!     <--------------------------------------     what it received, and what it posted
+//!     posts and polls completions  ===========>    receives, or its device executes the requests
+//!     posted messages of each QP   ----------->    waits for the rest of them
+//!     waits for the rest of them   <-----------    number of posted messages
+//!     finished                     ----------->
+//!                                  <-----------    number of received messages
 //! ```
 
 use super::buffers::MessageBuffers;
@@ -18,7 +21,7 @@ use crate::verbs_plan::{POST_LIST_MAX, VerbsOp};
 use pollux_verbs::{Completion, Data, Device, SendFlags, SendOp, SendRequest};
 use std::time::{Duration, Instant};
 
-/// Messages that have not arrived after this time without any other are lost.
+/// If no message arrives for this time, the missing messages count as lost.
 const LOSS_TIMEOUT: Duration = Duration::from_millis(250);
 
 pub struct Stream<'a, D: Device + ?Sized> {
@@ -28,23 +31,27 @@ pub struct Stream<'a, D: Device + ?Sized> {
     pub buffers: &'a mut MessageBuffers,
 }
 
-/// What a queue pair has sent.
+/// The messages of a queue pair that this end posted.
 #[derive(Clone, Copy, Debug, Default)]
 struct FlowCounts {
     posted: u64,
+    /// Messages whose completion was polled.
     done: u64,
 }
 
 struct Counts {
-    /// By queue pair.
+    /// One per queue pair.
     flows: Vec<FlowCounts>,
     /// The queue pair of the next messages.
     next: usize,
     received: u64,
+    /// Messages in flight on each queue pair, at most.
     depth: u64,
+    /// Messages that one call posts.
     list: u64,
+    /// Messages per completion.
     every: u64,
-    /// The messages of a call that go inline.
+    /// Inline data of one call; empty if messages are not sent inline.
     inline: Vec<u8>,
 }
 
@@ -63,7 +70,7 @@ impl Counts {
 }
 
 impl<D: Device + ?Sized> Stream<'_, D> {
-    /// Plays a role. Only a client has an outcome, which is of both ways.
+    /// Runs one end. Only the client returns an outcome, which covers both directions.
     pub fn play(
         mut self,
         role: EndRole,
@@ -129,8 +136,8 @@ impl<D: Device + ?Sized> Stream<'_, D> {
         let op = self.plan.verbs.op;
         match op {
             VerbsOp::Send => self.finish_receives(counts, theirs.iter().sum())?,
-            // They are done: the client has their completions. On an unreliable connection, that
-            // says nothing of their arrival.
+            // The client has polled the completions of all its requests. On an unreliable
+            // connection, a completion does not mean that the message arrived.
             VerbsOp::Write | VerbsOp::Read | VerbsOp::Atomic => {
                 for (qp, done) in theirs.iter().enumerate() {
                     let missing = self.buffers.check_written(op, qp, *done);
@@ -142,13 +149,13 @@ impl<D: Device + ?Sized> Stream<'_, D> {
             }
         }
         exchange.send(&counts.posted())?;
-        // The client may still need this end's device.
+        // The client may still wait for messages, which this end's device sends when it is polled.
         self.serve(counts, exchange, false)?;
         exchange.receive::<()>()?;
         exchange.send(&counts.received)
     }
 
-    /// Goes on until the other end has sent a message.
+    /// Receives messages, and sends if `sends` is set, until the other end sends a control message.
     fn serve(
         &mut self,
         counts: &mut Counts,
@@ -172,10 +179,10 @@ impl<D: Device + ?Sized> Stream<'_, D> {
         }
     }
 
-    /// Until all that was posted is done.
+    /// Waits until all posted messages are done.
     fn finish_sends(&mut self, counts: &mut Counts) -> Result<(), PerfError> {
         for qp in 0..counts.flows.len() {
-            // The last messages may have no completion of their own.
+            // Post messages until the last one is signaled: its completion covers all before it.
             while !counts.flows[qp].posted.is_multiple_of(counts.every) {
                 match counts.flows[qp].posted - counts.flows[qp].done < counts.depth {
                     true => self.post(counts, qp, 1)?,
@@ -189,12 +196,12 @@ impl<D: Device + ?Sized> Stream<'_, D> {
         }
     }
 
-    /// Until so many messages have arrived, or no more does.
+    /// Waits until `expected` messages have arrived, or none has arrived for [`LOSS_TIMEOUT`].
     fn finish_receives(&mut self, counts: &mut Counts, expected: u64) -> Result<(), PerfError> {
         self.wait_until(counts, LOSS_TIMEOUT, |counts| counts.received >= expected).map(drop)
     }
 
-    /// Whether it is over before a time without progress.
+    /// Polls until `is_over` returns true. Returns false if there is no progress for `timeout`.
     #[expect(clippy::disallowed_methods, reason = "messages may be lost")]
     fn wait_until(
         &mut self,
@@ -221,8 +228,8 @@ impl<D: Device + ?Sized> Stream<'_, D> {
         Ok(true)
     }
 
-    /// Posts to the next queue pair if that has space and so many messages are due; returns how
-    /// many it has posted.
+    /// Posts one call of messages to the next queue pair, but at most `due`. Returns the number of
+    /// posted messages, which is 0 if the depth is reached.
     fn send(&mut self, counts: &mut Counts, due: u64) -> Result<u64, PerfError> {
         let (qp, count) = (counts.next, counts.list.min(due));
         let FlowCounts { posted, done } = counts.flows[qp];
@@ -269,7 +276,8 @@ impl<D: Device + ?Sized> Stream<'_, D> {
         Ok(self.end.device.post_send(self.end.qps[qp], &requests[..count])?)
     }
 
-    /// Polls, and takes what is there; returns how many messages of this end are done.
+    /// Polls once. Processes received messages, and returns the number of this end's messages that
+    /// are done.
     fn collect(&mut self, counts: &mut Counts) -> Result<u64, PerfError> {
         let mut out = [Completion::NOTHING; 64];
         let count = self.end.poll_or_sleep(&mut out)?;
@@ -294,7 +302,8 @@ impl<D: Device + ?Sized> Stream<'_, D> {
     }
 }
 
-/// The next request of a queue pair: its operation, the offset here, and its number.
+/// Prepares the next request of a queue pair. Returns its operation, its offset in this end's
+/// memory, and its number.
 pub fn request<D: Device + ?Sized>(
     plan: &Plan,
     end: &VerbsEnd<D>,

@@ -1,13 +1,13 @@
-//! Commands and answers of `/dev/infiniband/uverbsN`, as the kernel lays them out (Linux
+//! Layouts of the commands and answers of `/dev/infiniband/uverbsN` (Linux
 //! `include/uapi/rdma/ib_user_verbs.h`, `mlx5-abi.h`).
 //!
-//! A command is a header, the fixed part, and the driver's part behind it; so is an answer. The
-//! names are those of the kernel, so that a reader finds them there. All fields are of the
-//! machine's byte order.
+//! A command is a header, a fixed part and a driver's part. An answer is a fixed part and a
+//! driver's part. Names are those of the kernel, so that readers find them there. All fields are in
+//! native byte order.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// A fixed part that a command or an answer has.
+/// Defines structures with their sizes in bytes, which are checked at compile time.
 macro_rules! abi {
     ($( $(#[$doc:meta])* $name:ident = $bytes:literal { $($field:ident: $type:ty,)* } )*) => {$(
         $(#[$doc])*
@@ -54,7 +54,7 @@ abi! {
         max_fmr: u32, max_map_per_fmr: u32, max_srq: u32, max_srq_wr: u32, max_srq_sge: u32,
         max_pkeys: u16, local_ca_ack_delay: u8, phys_port_cnt: u8, reserved: [u8; 4],
     }
-    /// The part behind [`QueryDeviceResp`] of the extended command.
+    /// The part after [`QueryDeviceResp`] in the answer to the extended command.
     ExQueryDeviceTail = 128 {
         comp_mask: u32, response_length: u32, odp_caps: [u64; 3], timestamp_mask: u64,
         hca_core_clock: u64, device_cap_flags_ex: u64, rss_caps: [u32; 4], max_wq_type_rq: u32,
@@ -98,7 +98,7 @@ abi! {
     ResizeCq = 8 { cq_handle: u32, cqe: u32, }
     ResizeCqDriver = 16 { buf_addr: u64, cqe_size: u16, reserved0: u16, reserved1: u32, }
     ResizeCqResp = 8 { cqe: u32, reserved: u32, }
-    /// Of an extended command, between the fixed and the driver's part.
+    /// In the answer to an extended command, between the fixed part and the driver's part.
     ExTail = 8 { comp_mask: u32, response_length: u32, }
 
     CreateSrq = 24 {
@@ -116,7 +116,7 @@ abi! {
         srq_handle: u32, max_send_wr: u32, max_recv_wr: u32, max_send_sge: u32, max_recv_sge: u32,
         max_inline_data: u32, sq_sig_all: u8, qp_type: u8, is_srq: u8, reserved: u8,
     }
-    /// Behind [`CreateQp`] in the extended command.
+    /// The part after [`CreateQp`] in the extended command.
     ExCreateQpTail = 16 {
         comp_mask: u32, create_flags: u32, rwq_ind_tbl_handle: u32, source_qpn: u32,
     }
@@ -154,11 +154,11 @@ abi! {
     }
     AttachMcast = 24 { gid: [u8; 16], qp_handle: u32, mlid: u16, reserved: u16, }
 
-    /// An asynchronous event, as a program reads it.
+    /// An asynchronous event, as a program reads it from its event descriptor.
     AsyncEventDesc = 16 { element: u64, event_type: u32, reserved: u32, }
 }
 
-/// Numbers of commands, in the kernel's words.
+/// Numbers of commands, with the kernel's names.
 pub(crate) mod command {
     pub(crate) const GET_CONTEXT: u32 = 0;
     pub(crate) const QUERY_DEVICE: u32 = 1;
@@ -188,13 +188,14 @@ pub(crate) mod command {
     pub(crate) const NUMBER: u32 = 0xff;
     pub(crate) const EXTENDED: u32 = 0x8000_0000;
 
-    /// A command that the device has, and the fewest bytes of its two parts: the fixed part of the
-    /// command, without the address of the answer, and that of the answer.
+    /// A command that the device supports, with the minimum sizes of its fixed parts.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub(crate) struct Form {
         pub(crate) number: u32,
+        /// Bytes of the command's fixed part, without the address of the answer.
         pub(crate) in_bytes: usize,
-        /// 0: the command has no answer, nor the address of one.
+        /// Bytes of the answer's fixed part. If 0, the command has neither an answer nor the
+        /// address of one.
         pub(crate) out_bytes: usize,
     }
 
@@ -216,7 +217,7 @@ pub(crate) mod command {
         form(CREATE_COMP_CHANNEL, 0, 4),
         form(CREATE_CQ, 24, 8),
         form(RESIZE_CQ, 8, 8),
-        // The kernel takes a shorter one too, of libraries that forgot the last member.
+        // The kernel also accepts the command without its reserved last member.
         form(DESTROY_CQ, 4, 8),
         form(CREATE_QP, 48, 32),
         form(QUERY_QP, 8, 128),

@@ -1,7 +1,7 @@
-//! Completion queue entries, as libmlx5 reads them. Big-endian.
+//! Completion queue entries (CQEs), in the big-endian layout that libmlx5 reads.
 //!
-//! An entry belongs to the program when its owner bit is that of the program's lap through the
-//! ring, so the byte with that bit is written last.
+//! An entry is valid when its owner bit matches the parity of the program's pass through the ring.
+//! The word with the owner bit is therefore written last.
 
 use pollux_verbs::{Completion, CompletionKind, CompletionStatus, With};
 
@@ -19,14 +19,14 @@ mod kind {
     pub(super) const RESPONDER_ERROR: u8 = 14;
 }
 
-/// The work request of a completion, in the `id` that the adapter returns.
+/// The work request that a completion is for. It is encoded in the `id` that the adapter returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WorkId {
     Send {
         opcode: u8,
         index: u16,
     },
-    /// The index of a receive WQE, or its slot in a shared queue.
+    /// The index of a receive WQE, or its slot in a shared receive queue.
     Recv {
         index: u16,
     },
@@ -50,8 +50,8 @@ impl WorkId {
     }
 }
 
-/// The entry of a completion, with owner bit 0. `srqn_uidx` is, of CQE version 1, the program's
-/// index of the queue pair; of version 0, the number of its shared receive queue, or 0.
+/// Encodes a completion, with owner bit 0. In CQE version 1, `srqn_uidx` is the program's index of
+/// the queue pair. In version 0, it is the number of the shared receive queue, or 0.
 pub(crate) fn encode(completion: &Completion, srqn_uidx: u32) -> [u8; CQE_BYTES] {
     let mut cqe = [0; CQE_BYTES];
     let id = WorkId::from_u64(completion.id);
@@ -81,12 +81,12 @@ pub(crate) fn encode(completion: &Completion, srqn_uidx: u32) -> [u8; CQE_BYTES]
     cqe
 }
 
-/// Where the message of an entry is, if not only in the program's buffers.
+/// The location of a message that is scattered to its CQE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Format {
     /// In the first 32 bytes of the entry.
     MessageInside = 0x04,
-    /// In the 64 bytes before it: those two are an entry of 128 bytes.
+    /// In the 64 bytes before the CQE, which are the first half of an entry of 128 bytes.
     MessageBefore = 0x08,
 }
 
@@ -94,7 +94,7 @@ pub(crate) fn set_format(cqe: &mut [u8; CQE_BYTES], format: Format) {
     cqe[63] |= format as u8;
 }
 
-/// The last entry in a ring that another one follows, with owner bit 0.
+/// The resize CQE, the last entry of a ring that is replaced by another one. Its owner bit is 0.
 pub(crate) fn resized() -> [u8; CQE_BYTES] {
     let mut cqe = [0; CQE_BYTES];
     cqe[63] = kind::RESIZED << 4;
@@ -150,8 +150,8 @@ fn syndrome(status: CompletionStatus) -> u8 {
 
 const FLUSHED: u8 = 0x05;
 
-/// A detail that programs print and do not interpret: what cards answer for flushed requests, and
-/// the syndrome again.
+/// The vendor syndrome, which programs print but do not interpret: for flushed requests, the value
+/// of real cards; otherwise, the syndrome again.
 fn vendor_syndrome(syndrome: u8) -> u8 {
     if syndrome == FLUSHED { 0xf9 } else { syndrome }
 }

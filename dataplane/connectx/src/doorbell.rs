@@ -1,12 +1,12 @@
-//! The doorbell pages of an adapter (UAR), to which libmlx5 stores.
+//! The doorbell pages (UAR) of an adapter, to which libmlx5 stores.
 //!
-//! Each page has two registers for send queues; page 0 also has the one for completion queues. A
-//! store to a register is a hint that the doorbell record of one of its queues has advanced: two
-//! queues may share a register, and the later store hides the earlier. So the value is exchanged
-//! for 0, and the records decide.
+//! Each page has two registers for send queues. Page 0 also has a register for completion queues. A
+//! store to a register is only a hint that a doorbell record has advanced: queues may share a
+//! register, and a later store overwrites an earlier one. The adapter therefore exchanges the value
+//! for 0, and reads the records of all queues of the register.
 //!
-//! Why the pages are a file: the program maps and unmaps them by the kernel alone. MPI libraries
-//! watch memory by replacing `mmap` and `munmap` with functions that make the system calls, so
+//! Why the pages are a file: the program can then map and unmap them with system calls. MPI
+//! libraries replace `mmap` and `munmap` by functions that make the system calls directly, so the
 //! functions of this library would not be called.
 
 use crate::mappings::{Mapping, mappings};
@@ -19,10 +19,10 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 
 pub(crate) const PAGE_BYTES: usize = 4096;
-/// Pages of a context: two registers each make the 16 that libmlx5 asks for.
+/// Pages of a context. With two registers each, they have the 16 registers that libmlx5 requests.
 pub(crate) const PAGES: usize = 8;
 pub(crate) const REGISTERS: u32 = 2 * PAGES as u32;
-/// Bytes from one register to the next; a register has two halves, used in turn.
+/// Bytes from one register to the next. A register has two halves, which libmlx5 uses in turn.
 pub(crate) const REGISTER_BYTES: usize = 512;
 const FIRST_REGISTER: usize = 0x800;
 const CQ_DOORBELL: usize = 0x20;
@@ -30,13 +30,13 @@ const CQ_DOORBELL: usize = 0x20;
 /// The pages of a context.
 #[derive(Debug)]
 pub(crate) struct DoorbellPages {
-    /// The mapping of this library.
+    /// This library's own mapping.
     words: Words,
-    /// The inode of the file, by which its mappings are recognized.
+    /// The inode of the file, to find the program's mappings.
     inode: u64,
 }
 
-/// A store to the register of completion queues.
+/// The value of a store to the register of completion queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CqDoorbell {
     pub(crate) arm: u32,
@@ -44,7 +44,7 @@ pub(crate) struct CqDoorbell {
 }
 
 impl DoorbellPages {
-    /// The pages, and the file that the program maps them from: the page with index n is at
+    /// Returns the pages, and the file from which the program maps them. Page n is at the offset
     /// n x [`PAGE_BYTES`].
     pub(crate) fn new() -> Result<(Self, OwnedFd), Errno> {
         let no_memory = |_: MapError| Errno::NOMEM;
@@ -54,8 +54,8 @@ impl DoorbellPages {
         Ok((Self { words, inode }, file.into_fd()))
     }
 
-    /// The addresses and lengths of the program's mappings of pages. libmlx5 maps each page by
-    /// itself; mappings beside each other, as most are, become one.
+    /// The addresses and lengths of the program's mappings of the pages. libmlx5 maps each page
+    /// separately; adjacent mappings are merged.
     pub(crate) fn mappings(&self) -> Vec<(u64, u64)> {
         let own = self.words.as_slice().as_ptr() as u64;
         let is_of_file =
@@ -72,7 +72,7 @@ impl DoorbellPages {
         ranges
     }
 
-    /// Whether a doorbell was rung and not taken yet. Writes nothing.
+    /// Whether any register has a store that was not taken yet. Does not write to the pages.
     pub(crate) fn has_store(&self) -> bool {
         let words = self.words.as_slice();
         let halves = (0..REGISTERS).flat_map(register_halves);
@@ -82,7 +82,7 @@ impl DoorbellPages {
 
     fn take(&self, at: usize) -> u64 {
         let word = &self.words.as_slice()[at / 8];
-        // Without a store there is no swap: it would take the cache line from the program.
+        // Load first: an unconditional swap would take the cache line away from the program.
         match word.load(Ordering::Relaxed) {
             0 => 0,
             _ => word.swap(0, Ordering::Acquire),
@@ -102,7 +102,7 @@ impl DoorbellPages {
     }
 }
 
-/// The bytes at which a register's halves begin.
+/// The offsets of the two halves of a register.
 fn register_halves(register: u32) -> [usize; 2] {
     let (page, nth) = (register as usize / 2, register as usize % 2);
     let at = page * PAGE_BYTES + FIRST_REGISTER + nth * REGISTER_BYTES;
@@ -114,12 +114,12 @@ fn register_halves(register: u32) -> [usize; 2] {
 pub(crate) enum StoreTarget {
     /// The register of completion queues.
     Arm,
-    /// A register of send queues, `at` bytes after the beginning of one of its halves.
+    /// A register of send queues, `at` bytes after the start of one of its halves.
     Send { register: u32, half: usize, at: usize },
 }
 
 impl StoreTarget {
-    /// `None` where no register is.
+    /// Returns `None` if there is no register at the offset.
     pub(crate) fn of(offset: usize) -> Option<Self> {
         if offset == CQ_DOORBELL {
             return Some(Self::Arm);
@@ -132,7 +132,8 @@ impl StoreTarget {
     }
 }
 
-/// The index of a register in answers to `create_qp`, which counts four to a page; two exist.
+/// The index of a register in answers to CREATE_QP. It counts four registers per page, of which two
+/// exist.
 pub(crate) fn bfreg_index(register: u32) -> u32 {
     register / 2 * 4 + register % 2
 }

@@ -1,10 +1,12 @@
-//! Events, as programs read them from descriptors: a socket pair of records, one for each read.
+//! Event queues that programs read from a descriptor: a socket pair that carries one record per
+//! read.
 //!
-//! Why no pipe: records are taken back while a thread of the program may read the same end, which
-//! needs a read of ours that never waits, whatever the program set for its own.
+//! The answer to a destroy command contains the number of the object's events that the program has
+//! read. The verbs library then waits until this many events were acknowledged. Unread events of
+//! the object therefore have to be removed from the socket.
 //!
-//! The answer to a destroy has the number of events of that object that the program has read: the
-//! library waits until as many were acknowledged. So those that were not read are taken back.
+//! Why not a pipe: a thread of the program may read the same end while this library removes
+//! records. That requires a read that never blocks, even if the program's own reads block.
 
 use rustix::io::Errno;
 use rustix::net::{
@@ -13,20 +15,20 @@ use rustix::net::{
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::OwnedFd;
 
-/// Records of `N` bytes that begin with the number of their object.
+/// A queue of records of `N` bytes. A record begins with the 8-byte handle of its object.
 #[derive(Debug)]
 pub(crate) struct EventQueue<const N: usize> {
     sender: OwnedFd,
-    /// Another handle on the program's end, to take back what was not read.
+    /// A duplicate of the program's descriptor, to remove unread records.
     receiver: OwnedFd,
-    /// Records that found the socket full.
+    /// Records that did not fit in the socket.
     waiting: VecDeque<[u8; N]>,
-    /// Records by object that were sent and not taken back.
+    /// The number of records of each object, those in `waiting` included.
     sent: BTreeMap<u64, u32>,
 }
 
 impl<const N: usize> EventQueue<N> {
-    /// The queue, and the descriptor for the program.
+    /// Returns the queue, and the descriptor for the program.
     pub(crate) fn new() -> Result<(Self, OwnedFd), Errno> {
         let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
         let (receiver, sender) = socketpair(family, kind, SocketFlags::CLOEXEC, None)?;
@@ -41,7 +43,7 @@ impl<const N: usize> EventQueue<N> {
         self.flush();
     }
 
-    /// Sends records that found the socket full.
+    /// Sends waiting records, as far as the socket has space.
     pub(crate) fn flush(&mut self) {
         while let Some(record) = self.waiting.front() {
             if send(&self.sender, record, SendFlags::DONTWAIT | SendFlags::NOSIGNAL).is_err() {
@@ -55,8 +57,8 @@ impl<const N: usize> EventQueue<N> {
         !self.waiting.is_empty()
     }
 
-    /// Ends an object: takes back its records that were not read, and returns the number of those
-    /// that were.
+    /// Removes the unread records of an object that is destroyed. Returns the number of its records
+    /// that the program has read.
     pub(crate) fn end(&mut self, object: u64) -> u32 {
         let mut unread: VecDeque<[u8; N]> = VecDeque::new();
         let mut record = [0; N];

@@ -1,32 +1,32 @@
-//! The descriptors of a device, one bit each. Each `write` and `close` of the program looks here,
-//! so there is no lock.
+//! The descriptors of a device file, one bit each. Every `write` and `close` of the program looks
+//! its descriptor up here, so the set has no lock.
 
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 pub(crate) struct FdSet {
     words: [AtomicU64; Self::FDS_MAX as usize / 64],
-    /// The process whose descriptors they are.
+    /// The ID of the process that the descriptors belong to.
     process: AtomicU32,
 }
 
 impl FdSet {
-    /// Descriptors from this number on do not fit.
+    /// The set holds descriptors below this number.
     const FDS_MAX: RawFd = 4096;
 
     pub(crate) const fn new() -> Self {
         Self { words: [const { AtomicU64::new(0) }; _], process: AtomicU32::new(0) }
     }
 
-    /// Whether a descriptor is in the set; `false` in a child of vfork(2), since descriptors that
-    /// the child closes stay open in the parent.
+    /// Whether a descriptor is in the set. Returns `false` in a child of vfork(2), which shares
+    /// this memory: a descriptor that the child closes stays open in the parent.
     pub(crate) fn contains(&self, fd: RawFd) -> bool {
         (0..Self::FDS_MAX).contains(&fd)
             && self.words[fd as usize / 64].load(Ordering::Relaxed) >> (fd % 64) & 1 == 1
             && self.is_own_process()
     }
 
-    /// Inserts a descriptor of this process. `false` if it is too large.
+    /// Inserts a descriptor of this process. Returns `false` if it is too large.
     #[must_use]
     pub(crate) fn insert(&self, fd: RawFd) -> bool {
         let fits = (0..Self::FDS_MAX).contains(&fd);
@@ -43,12 +43,12 @@ impl FdSet {
         }
     }
 
-    /// After fork(2), in a child that keeps the descriptors.
+    /// Must be called after fork(2), in a child that keeps the descriptors.
     pub(crate) fn inherit(&self) {
         self.process.store(std::process::id(), Ordering::Relaxed);
     }
 
-    /// After fork(2), in a child whose descriptors are no longer of the device.
+    /// Must be called after fork(2), in a child that treats its copies as ordinary descriptors.
     pub(crate) fn clear(&self) {
         self.words.iter().for_each(|word| word.store(0, Ordering::Relaxed));
     }

@@ -1,14 +1,14 @@
-//! Children of fork(2), which have a copy of the memory but not the adapter's thread.
+//! Children of fork(2), which have a copy of the memory but no copy of the adapter's thread.
 //!
-//! The functions that libc calls around a fork leave the adapter and the agents to the parent
-//! (`process`, `umad`, `rdma_cm`).
-//! posix_spawn(3) and vfork(2) call none of them, and need none: their children execute a program,
-//! which finds no descriptor of this library.
+//! libc calls functions of `process`, `umad` and `rdma_cm` around each fork, which leave the
+//! adapter, the agents and the connections to the parent. posix_spawn(3) and vfork(2) do not call
+//! them, and do not need them: their children execute another program, which inherits no descriptor
+//! of this library.
 
 use crate::{process, rdma_cm, umad};
 use std::sync::Once;
 
-/// Has libc call their functions around each fork from now on.
+/// Registers the functions that libc calls around each fork. Later calls have no effect.
 pub(crate) fn watch_forks() {
     extern "C" fn prepare() {
         process::hold();
@@ -27,8 +27,9 @@ pub(crate) fn watch_forks() {
     }
     static REGISTERED: Once = Once::new();
     REGISTERED.call_once(|| {
-        // SAFETY: the functions stay, since a preloaded library is not unloaded. They may be called
-        // at any fork, by any thread; in the child they use what its other threads cannot hold.
+        // SAFETY: the functions stay mapped, because a preloaded library is not unloaded. Any
+        // thread may call them, at any fork. In the child they only use state whose locks `prepare`
+        // took, so no thread that is missing in the child holds them.
         unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) };
     });
 }

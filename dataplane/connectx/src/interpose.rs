@@ -1,8 +1,8 @@
-//! The functions that replace those of libc, and `ibv_open_device`, in a program with this library
-//! preloaded.
+//! The functions that replace those of libc, and `ibv_open_device`, in a program that preloads this
+//! library.
 //!
-//! Each of them serves calls for the device, and passes all other calls on. The device is
-//! recognized by its path or by its descriptor, without a lock.
+//! Each function serves calls for the device files, and passes all other calls on. It recognizes a
+//! device file by its path or descriptor, without a lock.
 
 use crate::fork::watch_forks;
 use crate::user_memory::{copy_in, copy_out};
@@ -14,18 +14,18 @@ use std::ffi::CStr;
 use std::ptr::slice_from_raw_parts_mut;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// The longest command: its header has two lengths of 16 bits, in words of 8 bytes.
+/// The longest command. Its header has two 16-bit lengths, in words of 8 bytes.
 const COMMAND_BYTES_MAX: usize = 8 + 16 + 2 * 8 * 65_535;
-/// The longest buffer of a call: its result is signed.
+/// The longest buffer of a call, limited by the signed result.
 const BUFFER_BYTES_MAX: usize = isize::MAX as usize;
 /// The netlink protocol of RDMA (Linux `netlink.h`).
 const NETLINK_RDMA: c_int = 20;
-/// The request of all commands in the form of `ioctl` (Linux `rdma_user_ioctl_cmds.h`).
+/// The `ioctl` request of all commands in the new form (Linux `rdma_user_ioctl_cmds.h`).
 const RDMA_VERBS_IOCTL: c_ulong = 0xc018_1b01;
 
-/// Passes a call on to the next function of this name. Why there is no lock around its address: a
-/// child of fork(2) could inherit it held by a thread that the child does not have. Two threads
-/// that look the address up find the same.
+/// Calls the next function with this name, and caches its address. Why no lock protects the cache:
+/// a child of fork(2) could inherit the lock from a thread that the child does not have. If two
+/// threads look up the address at the same time, both find the same one.
 macro_rules! next {
     ($name:ident as fn($($type:ty),*) -> $result:ty; $($argument:expr),*) => {{
         type Function = unsafe extern "C" fn($($type),*) -> $result;
@@ -38,10 +38,10 @@ macro_rules! next {
             assert!(!address.is_null(), "libc has no {}", stringify!($name));
             NEXT.store(address, Ordering::Relaxed);
         }
-        // SAFETY: what libc has under the name is a function of this type, which is its declaration
-        // in POSIX.
+        // SAFETY: the address is that of libc's function with this name, which POSIX declares with
+        // this type.
         let next = unsafe { std::mem::transmute::<*mut c_void, Function>(address) };
-        // SAFETY: the arguments are those that our caller gave for this very function.
+        // SAFETY: the arguments are valid for this function: our caller passed them for it.
         unsafe { next($($argument),*) }
     }};
 }
@@ -52,8 +52,9 @@ macro_rules! next {
 pub unsafe extern "C" fn ibv_open_device(device: *mut c_void) -> *mut Context {
     type Function = unsafe extern "C" fn(*mut c_void) -> *mut Context;
     const NAME: *const c_char = c"ibv_open_device".as_ptr();
-    // SAFETY: the names end with null bytes. A library that a program loaded for itself is not
-    // behind this one in the order of symbols, so it is asked by its name; it is loaded already.
+    // SAFETY: the names end with null bytes, and libibverbs declares the function with this type.
+    // If the program loaded libibverbs with dlopen(3), RTLD_NEXT does not find it. The library is
+    // then looked up by its name; it is loaded already.
     let function = unsafe {
         let mut address = libc::dlsym(libc::RTLD_NEXT, NAME);
         if address.is_null() {
@@ -63,8 +64,8 @@ pub unsafe extern "C" fn ibv_open_device(device: *mut c_void) -> *mut Context {
         assert!(!address.is_null(), "libibverbs has no ibv_open_device");
         std::mem::transmute::<*mut c_void, Function>(address)
     };
-    // SAFETY: the argument is the one that our caller gave for this very function; what it returns
-    // is a new context.
+    // SAFETY: the argument is valid for this function: our caller passed it for it. The function
+    // returns null or a new context, which no other thread has seen yet.
     unsafe {
         let context = function(device);
         verbs_table::replace(context);
@@ -73,12 +74,11 @@ pub unsafe extern "C" fn ibv_open_device(device: *mut c_void) -> *mut Context {
 }
 
 fn fail(error: Errno) -> c_int {
-    // SAFETY: the address is that of this thread's `errno`.
+    // SAFETY: the address is that of this thread's `errno`, which only this thread accesses.
     unsafe { *libc::__errno_location() = error.raw_os_error() };
     -1
 }
 
-/// The files of the device.
 #[derive(Clone, Copy)]
 enum DeviceFile {
     Verbs,
@@ -96,18 +96,18 @@ impl DeviceFile {
     ];
 
     /// # Safety
-    /// `path` is null or a string.
+    /// `path` is null or a null-terminated string.
     unsafe fn of_path(path: *const c_char) -> Option<Self> {
         if path.is_null() {
             return None;
         }
-        // SAFETY: as our caller says.
+        // SAFETY: the path is not null, so by our contract it is a null-terminated string.
         let path = unsafe { CStr::from_ptr(path) };
         let found = Self::ALL.iter().find(|(_, name)| *name == path).map(|(file, _)| *file);
         found.filter(|file| !matches!(file, Self::RdmaCm) || rdma_cm::is_there())
     }
 
-    /// The attributes of the file, of which programs read type and number.
+    /// The attributes of the file that programs read: its mode and device number.
     const fn stat(self) -> (mode_t, u64) {
         let (major, minor) = match self {
             Self::Umad => (231, 0),
@@ -118,7 +118,7 @@ impl DeviceFile {
         (libc::S_IFCHR | 0o666, libc::makedev(major, minor))
     }
 
-    /// The file of a descriptor, if it is one that programs examine by `fstat`.
+    /// The file of a descriptor, for `fstat`. Programs do not call it for the other files.
     fn of_fd(fd: c_int) -> Option<Self> {
         match () {
             () if process::is_device(fd) => Some(Self::Verbs),
@@ -142,13 +142,13 @@ impl DeviceFile {
     }
 }
 
-/// After a call that opens files has failed.
+/// Reports a failed open of a file. Leaves `errno` unchanged.
 ///
 /// # Safety
-/// `path` is null or a string.
+/// `path` is null or a null-terminated string.
 unsafe fn note_failed_open(folder: c_int, path: *const c_char) {
-    // SAFETY: the address is that of this thread's `errno`, which is to stay; the path is as our
-    // caller says.
+    // SAFETY: the address is that of this thread's `errno`, which only this thread accesses. The
+    // path is a string if it is not null, by our contract.
     unsafe {
         let error = *libc::__errno_location();
         if !path.is_null() {
@@ -158,8 +158,8 @@ unsafe fn note_failed_open(folder: c_int, path: *const c_char) {
     }
 }
 
-// Why variadic functions are defined with the argument spelled out: an integer argument is passed
-// alike in both forms by the calling conventions of x86-64 and aarch64.
+// Why variadic functions are defined with a fixed argument: the calling conventions of x86-64 and
+// aarch64 (Linux) pass an integer argument in the same way in both cases.
 
 macro_rules! open_functions {
     ($($name:ident)*) => {$(
@@ -167,7 +167,7 @@ macro_rules! open_functions {
         /// As `open` of POSIX.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name(path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
-            // SAFETY: the path is a string, as POSIX asks for.
+            // SAFETY: the path is a string, as POSIX requires.
             if let Some(file) = unsafe { DeviceFile::of_path(path) } {
                 return file.open(flags);
             }
@@ -187,21 +187,22 @@ macro_rules! open_functions {
 
 open_functions!(open open64);
 
-/// Functions whose first argument is a path. Paths below `/sys` are looked up in the device's tree.
+/// Functions whose first argument is a path. Paths of devices below `/sys` are looked up in the
+/// device's own tree.
 macro_rules! path_functions {
     ($($name:ident($($argument:ident: $type:ty),*) -> $result:ty;)*) => {$(
         /// # Safety
         /// As the function of POSIX.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name(path: *const c_char, $($argument: $type),*) -> $result {
-            // SAFETY: the path is a string, as POSIX asks for.
+            // SAFETY: the path is a string, as POSIX requires.
             let path = unsafe { sysfs::Path::of(path) };
             next!($name as fn(*const c_char $(, $type)*) -> $result; path.as_ptr() $(, $argument)*)
         }
     )*};
 }
 
-// Calls within libc do not come here, so each function with a path that libraries call is named.
+// Calls within libc bypass these functions, so every path function that libraries call is listed.
 path_functions! {
     opendir() -> *mut libc::DIR;
     scandir(list: *mut c_void, filter: *const c_void, compare: *const c_void) -> c_int;
@@ -216,7 +217,7 @@ path_functions! {
 /// As `access` of POSIX.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn access(path: *const c_char, mode: c_int) -> c_int {
-    // SAFETY: the path is a string, as POSIX asks for.
+    // SAFETY: the path is a string, as POSIX requires.
     let (file, path) = unsafe { (DeviceFile::of_path(path), sysfs::Path::of(path)) };
     match file {
         Some(_) if mode & libc::X_OK != 0 => fail(Errno::ACCESS),
@@ -247,7 +248,7 @@ pub unsafe extern "C" fn close(fd: c_int) -> c_int {
 pub unsafe extern "C" fn write(fd: c_int, buffer: *const c_void, bytes: size_t) -> ssize_t {
     if umad::is_open(fd) {
         let mad = program_buffer(buffer.cast_mut(), bytes);
-        // SAFETY: the buffer has so many bytes, as POSIX asks for.
+        // SAFETY: the buffer has `bytes` bytes, as POSIX requires.
         return result(mad.and_then(|mad| umad::write(fd, unsafe { &*mad })));
     }
     if rdma_cm::is_open(fd) {
@@ -269,7 +270,7 @@ fn write_command(fd: c_int, address: u64, bytes: usize) -> Result<(), Errno> {
     copy_out(address, &answer)
 }
 
-/// The bytes of a program's buffer, whose address can be anything if there are none.
+/// The buffer of a program. If its length is 0, the address is ignored, as by the kernel.
 fn program_buffer(address: *mut c_void, bytes: usize) -> Result<*mut [u8], Errno> {
     match (address.is_null(), bytes) {
         (_, 0) => Ok(&mut []),
@@ -289,7 +290,7 @@ fn result(bytes: Result<usize, Errno>) -> ssize_t {
 pub unsafe extern "C" fn read(fd: c_int, buffer: *mut c_void, bytes: size_t) -> ssize_t {
     if umad::is_open(fd) {
         let mad = program_buffer(buffer, bytes);
-        // SAFETY: the buffer has so many bytes, as POSIX asks for.
+        // SAFETY: the buffer has `bytes` bytes, as POSIX requires.
         return result(mad.and_then(|mad| umad::read(fd, unsafe { &mut *mad })));
     }
     next!(read as fn(c_int, *mut c_void, size_t) -> ssize_t; fd, buffer, bytes)
@@ -303,18 +304,18 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_voi
         if request != RDMA_VERBS_IOCTL || argument.is_null() {
             return fail(Errno::NOTTY);
         }
-        // The error of a kernel without this method: the library then uses the older form of its
-        // commands, or none.
+        // A kernel without this method returns the same error. The library then uses the older form
+        // of the command, or does without.
         let error = Errno::PROTONOSUPPORT;
-        // SAFETY: the argument of this request has a header of 24 bytes.
+        // SAFETY: the argument of this request points to a header of 24 bytes, of which 6 are read.
         missing::ioctl(unsafe { argument.cast::<[u16; 3]>().read_unaligned() }, error);
         return fail(error);
     }
     if umad::is_open(fd) {
-        // The size of its argument is a part of the request.
+        // The request contains the size of its argument.
         let bytes = (request >> 16 & 0x3fff) as usize;
         let argument = program_buffer(argument, bytes);
-        // SAFETY: the program gives so many bytes with this request.
+        // SAFETY: the program passes a buffer of this size with this request.
         let answer = argument.and_then(|bytes| umad::ioctl(fd, request, unsafe { &mut *bytes }));
         return answer.map_or_else(fail, |()| 0);
     }
@@ -326,7 +327,7 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_voi
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn socket(family: c_int, kind: c_int, protocol: c_int) -> c_int {
     if family == libc::AF_NETLINK && protocol == NETLINK_RDMA {
-        // The library then finds devices in sysfs.
+        // Without netlink, the library finds devices in sysfs.
         return fail(Errno::PROTONOSUPPORT);
     }
     next!(socket as fn(c_int, c_int, c_int) -> c_int; family, kind, protocol)
@@ -345,7 +346,7 @@ macro_rules! map_functions {
             fd: c_int,
             offset: off_t,
         ) -> *mut c_void {
-            // The doorbell pages are pages of the file. There are no pages of other kinds.
+            // The file has only doorbell pages. Offsets of other kinds of pages are refused.
             if process::is_device(fd) && !process::has_page(offset as u64) {
                 missing::map(offset as u64, Errno::INVAL);
                 fail(Errno::INVAL);
@@ -372,14 +373,15 @@ macro_rules! stat_functions {
         /// As the function of POSIX.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $by_path(path: *const c_char, out: *mut $type) -> c_int {
-            // SAFETY: the path is a string, as POSIX asks for.
+            // SAFETY: the path is a string, as POSIX requires.
             let Some(file) = (unsafe { DeviceFile::of_path(path) }) else {
                 // SAFETY: as above.
                 let path = unsafe { sysfs::Path::of(path) };
                 return next!($by_path as fn(*const c_char, *mut $type) -> c_int;
                              path.as_ptr(), out);
             };
-            // SAFETY: `out` is a structure to write to, as POSIX asks for; all zeros are one.
+            // SAFETY: `out` points to a structure that may be written, as POSIX requires. All zeros
+            // are a valid value of it.
             unsafe {
                 out.write(std::mem::zeroed());
                 ((*out).st_mode, (*out).st_rdev) = file.stat();
@@ -421,7 +423,7 @@ macro_rules! openat_functions {
             let fd = next!($openat as fn(c_int, *const c_char, c_int, mode_t) -> c_int;
                            folder, path, flags, mode);
             if fd < 0 {
-                // SAFETY: the path is a string, as POSIX asks for.
+                // SAFETY: the path is a string, as POSIX requires.
                 unsafe { note_failed_open(folder, path) };
             }
             fd
@@ -431,7 +433,7 @@ macro_rules! openat_functions {
         /// As `fopen` of POSIX.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $fopen(path: *const c_char, mode: *const c_char) -> *mut FILE {
-            // SAFETY: the path is a string, as POSIX asks for.
+            // SAFETY: the path is a string, as POSIX requires.
             let found = unsafe { sysfs::Path::of(path) };
             let file = next!($fopen as fn(*const c_char, *const c_char) -> *mut FILE;
                              found.as_ptr(), mode);

@@ -1,24 +1,31 @@
-//! A ConnectX in software, for programs that are preloaded with this library.
+//! A ConnectX in software, for programs that preload this library.
 //!
-//! The genuine rdma-core libraries run in the program. This library plays what is below them: the
-//! kernel's interfaces (`interpose`, `commands`), and the adapter, which reads the work queue
-//! entries that libmlx5 writes and writes the completions that it reads (`hca`). Behind it is a
-//! port of a fabric in software, `soft:PATH@NODE`, which the variable `POLLUX_DEVICE` names.
+//! The program uses the genuine rdma-core libraries. This library replaces the layers below them:
+//! the kernel's interfaces (`interpose`, `commands`), and the adapter (`hca`), which reads the work
+//! queue entries that libmlx5 writes, and writes the completions that libmlx5 reads. The adapter is
+//! attached to a port of a software fabric, `soft:PATH@NODE`, which the environment variable
+//! `POLLUX_DEVICE` names.
 //!
-//! A card keeps the pages of memory that is registered when a program unmaps it, and some libraries
-//! do: UCX deregisters its buffers later. Here `shared_pages` keeps those of long regions; other
-//! memory that is no longer mapped faults when a message reaches it.
+//! With a card, the pages of a registered region stay pinned if the program unmaps them before it
+//! deregisters the region, as UCX does. Here, `shared_pages` keeps the pages of long regions. Other
+//! registered memory that is no longer mapped causes a fault when a message reaches it.
 //!
-//! Read in this order: `wqe` and `cqe` are formats, `doorbell` the pages and records, `write_watch`
-//! the sleep at them; `objects` is what a program has made, `shared_pages` its memory that peers
-//! can map, `mappings` what is mapped, `events` how it is notified, `hca` the adapter; `abi` and
-//! `commands` are the kernel's part, with `qp_attributes`; `user_memory` copies from and to the
-//! program; `process` is the thread and its lock, with `fork`, `signals` and `panics`; `umad` are
-//! management datagrams, `rdma_cm` is the connection manager, `sysfs` are the paths of devices,
-//! `fd_set` the descriptors of all; `store_rules`, `store_trap` and `store_steps` judge the
-//! program's stores, if the variable `POLLUX_TRAP` is set; `interpose` the functions of libc that
-//! the program calls here first, `verbs_table` those of libibverbs; `missing` reports what is not
-//! there.
+//! Read the modules in this order:
+//!
+//! 1. `wqe`, `cqe`: the formats of queue entries; `doorbell`: doorbell pages; `write_watch`: the
+//!    sleep until a doorbell is rung;
+//! 2. `objects`: the objects of a program; `shared_pages`: registered memory that peers can map;
+//!    `mappings`: the memory mappings of the process; `events`: event queues; `hca`: the adapter;
+//! 3. `abi`, `commands`, `qp_attributes`: the kernel's verbs interface; `user_memory`: copies from
+//!    and to the program;
+//! 4. `process`: the adapter of the process with its thread and lock; `fork`, `signals`, `panics`:
+//!    how it coexists with the program;
+//! 5. `umad`: management datagrams; `rdma_cm`: the connection manager; `sysfs`: paths of devices;
+//!    `fd_set`: the descriptors of device files;
+//! 6. `interpose`: the functions that replace those of libc; `verbs_table`: the functions that
+//!    replace those of libibverbs; `missing`: reports unsupported requests;
+//! 7. `store_rules`, `store_trap`, `store_steps`: check the program's stores to doorbells, if the
+//!    environment variable `POLLUX_TRAP` is set.
 
 #![allow(unsafe_code, reason = "functions of libc, and memory of the program")]
 #![deny(unsafe_op_in_unsafe_fn)]

@@ -1,13 +1,12 @@
-//! The memory mappings of this process, as `/proc/self/maps` lists them (proc(5)).
+//! The memory mappings of this process, from `/proc/self/maps` (proc(5)).
 
-/// A mapping.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Mapping {
     pub(crate) start: u64,
     pub(crate) end: u64,
-    /// Such as `rw-p`.
+    /// The permissions in the format of the kernel, such as `rw-p`.
     pub(crate) rights: String,
-    /// 0 without a file.
+    /// The inode of the mapped file; 0 without a file.
     pub(crate) inode: u64,
     pub(crate) name: String,
 }
@@ -23,7 +22,7 @@ impl Mapping {
         let (start, end) = columns.next()?.split_once('-')?;
         let address = |text| u64::from_str_radix(text, 16).ok();
         let rights = columns.next()?.to_owned();
-        // Offset and device are between.
+        // Skip the offset and the device.
         let inode = columns.nth(2)?.parse().ok()?;
         let name = columns.next().unwrap_or_default().to_owned();
         Some(Self { start: address(start)?, end: address(end)?, rights, inode, name })

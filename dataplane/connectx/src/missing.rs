@@ -1,9 +1,9 @@
-//! What the program asks for and does not get, for `pollux exec --doctor`.
+//! Reports requests of the program that are not supported, for `pollux exec --doctor`.
 //!
-//! The variable `POLLUX_MISSING` names a file, to which each request for a command, a page or a
-//! file that is not there adds a line. Without the variable, a failed call costs a comparison.
+//! The environment variable `POLLUX_MISSING` names a file. Each failed request for a command, a
+//! page or a file adds a line to it. Without the variable, a failed call costs one comparison more.
 //!
-//! System calls here do without libc, whose functions lead back to this library.
+//! This file makes system calls directly, because libc's functions lead back to this library.
 
 use crate::abi::{self, command};
 use crate::doorbell::PAGE_BYTES;
@@ -20,16 +20,16 @@ use zerocopy::FromBytes;
 
 /// The environment variable that names the file.
 const FILE_VARIABLE: &str = "POLLUX_MISSING";
-/// The environment variable with the folder in place of `/sys`.
+/// The environment variable that names the folder used in place of `/sys`.
 const SYSFS_VARIABLE: &str = "SYSFS_PATH";
-/// The line that tells that the program has reached the adapter.
+/// The line that says that the program has opened the adapter.
 const OPENED: &str = "opened";
-/// Lines of a process.
+/// The maximum number of lines of a process.
 const LINES_MAX: u32 = 100_000;
 
 const SYSFS: &str = "/sys";
 const DEVICES: &str = "/dev/infiniband";
-/// What is in [`SYSFS`] because of adapters.
+/// The folders below `class` in [`SYSFS`] that belong to adapters.
 const CLASSES: [&str; 5] =
     ["infiniband", "infiniband_verbs", "infiniband_mad", "infiniband_cm", "misc/rdma_cm"];
 
@@ -50,7 +50,7 @@ impl Report {
         Some(Self { file, sysfs: sysfs.into() })
     }
 
-    /// Adds a line, in one write, since processes share the file.
+    /// Adds a line, in a single write because processes share the file.
     fn add(&self, line: impl Display) {
         static LINES: AtomicU32 = AtomicU32::new(0);
         if LINES.fetch_add(1, Ordering::Relaxed) < LINES_MAX {
@@ -59,14 +59,14 @@ impl Report {
     }
 }
 
-/// After an open of the adapter that succeeded.
+/// Reports that the program has opened the adapter.
 pub(crate) fn opened() {
     if let Some(report) = &*REPORT {
         report.add(OPENED);
     }
 }
 
-/// After a failed open of a file.
+/// Reports a failed open of a file, if the file belongs to adapters.
 pub(crate) fn file(folder: RawFd, path: &CStr, error: Errno) {
     if !matches!(error, Errno::NOENT | Errno::NXIO | Errno::NODEV) {
         return;
@@ -83,7 +83,8 @@ pub(crate) fn file(folder: RawFd, path: &CStr, error: Errno) {
     }
 }
 
-/// The name of a file to report, with `/sys` in place of the folder that stands for it.
+/// The path to report for a file of adapters, with `/sys` in place of the folder `sysfs`; `None`
+/// for other files.
 fn missing_file(path: &Path, sysfs: &Path) -> Option<PathBuf> {
     if path.starts_with(DEVICES) {
         return Some(path.into());
@@ -94,7 +95,7 @@ fn missing_file(path: &Path, sysfs: &Path) -> Option<PathBuf> {
     is_ours.then(|| Path::new(SYSFS).join(below))
 }
 
-/// After a failed `write` to the adapter.
+/// Reports a failed command, which is a `write` to the adapter.
 pub(crate) fn command(bytes: &[u8], error: Errno) {
     let (Some(report), Some(name)) = (&*REPORT, error_name(error)) else { return };
     if let Some(what) = describe_command(bytes) {
@@ -114,7 +115,7 @@ fn describe_command(bytes: &[u8]) -> Option<String> {
     let prefix = if is_extended { "EX_" } else { "" };
     let mut text = format!("uverbs command {number} ({prefix}{name})");
     if number == command::CREATE_QP {
-        // Behind the address of the answer, or the longer header of an extended command.
+        // Skip the address of the answer, or the longer header of an extended command.
         let body = rest.get(if is_extended { size_of::<abi::ExCmdHdr>() } else { 8 }..)?;
         let (asked, _) = abi::CreateQp::read_from_prefix(body).ok()?;
         text += &format!(", QP type {} ({})", asked.qp_type, qp_type_name(asked.qp_type));
@@ -122,7 +123,7 @@ fn describe_command(bytes: &[u8]) -> Option<String> {
     Some(text)
 }
 
-/// After an `ioctl` of the adapter that failed. The header is length, object and method (Linux
+/// Reports a failed `ioctl` of the adapter. The header consists of length, object and method (Linux
 /// `rdma_user_ioctl_cmds.h`).
 pub(crate) fn ioctl(header: [u16; 3], error: Errno) {
     let [_, object, method] = header;
@@ -135,14 +136,15 @@ pub(crate) fn ioctl(header: [u16; 3], error: Errno) {
     report.add(format_args!("uverbs ioctl: object {object} ({name}), method {method}: {error}"));
 }
 
-/// Whether the libraries do the same by `write` or by a file in `/sys`, or do without.
+/// Whether the libraries can replace the method by a `write` or a file in `/sys`, or do not need
+/// it.
 fn is_optional(object: u16, method: u16) -> bool {
     const DEVICE: u16 = 0;
     const MR: u16 = 7;
     const QUERY_CONTEXT: u16 = 4;
     const CREATE_AND_DESTROY: [u16; 4] = [3, 4, 5, 12];
     const DESTROY_ONLY: [u16; 6] = [1, 6, 8, 9, 10, 11];
-    // By this, libmlx5 looks for more than the answers of commands have, in each open.
+    // libmlx5 calls this at each open, to query more capabilities than commands return.
     const DEVX_OTHER: u16 = DRIVER;
     match object {
         DRIVER => method == DEVX_OTHER,
@@ -154,10 +156,10 @@ fn is_optional(object: u16, method: u16) -> bool {
     }
 }
 
-/// After a failed `mmap` of the adapter.
+/// Reports a failed `mmap` of the adapter.
 pub(crate) fn map(offset: u64, error: Errno) {
     const REGULAR: u64 = 0;
-    // Where libmlx5 has it in the offset.
+    // libmlx5 encodes the kind of page in the offset.
     let kind = (offset / PAGE_BYTES as u64) >> 8 & 0xff;
     let Some(report) = &*REPORT else { return };
     if error == Errno::INVAL && kind != REGULAR {
@@ -166,7 +168,7 @@ pub(crate) fn map(offset: u64, error: Errno) {
     }
 }
 
-/// The errors of what is not there; others are about what is.
+/// The name of an error that means that something is not supported; `None` for other errors.
 fn error_name(error: Errno) -> Option<&'static str> {
     match error {
         Errno::OPNOTSUPP => Some("EOPNOTSUPP"),
@@ -190,7 +192,7 @@ fn qp_type_name(qp_type: u8) -> &'static str {
     }
 }
 
-/// By number (`enum ib_uverbs_write_cmds`).
+/// Names of commands, by number (`enum ib_uverbs_write_cmds`).
 const COMMANDS: [&str; 41] = [
     "GET_CONTEXT",
     "QUERY_DEVICE",
@@ -235,7 +237,7 @@ const COMMANDS: [&str; 41] = [
     "OPEN_QP",
 ];
 
-/// Commands without an older form, from [`EX_COMMANDS_FIRST`] on.
+/// Names of commands that have only an extended form, from number [`EX_COMMANDS_FIRST`] on.
 const EX_COMMANDS: [&str; 8] = [
     "CREATE_FLOW",
     "DESTROY_FLOW",
@@ -248,7 +250,7 @@ const EX_COMMANDS: [&str; 8] = [
 ];
 const EX_COMMANDS_FIRST: u32 = 50;
 
-/// By number (`enum uverbs_default_objects`).
+/// Names of `ioctl` objects, by number (`enum uverbs_default_objects`).
 const OBJECTS: [&str; 17] = [
     "DEVICE",
     "PD",
@@ -269,9 +271,9 @@ const OBJECTS: [&str; 17] = [
     "ASYNC_EVENT",
 ];
 
-/// The first number of objects and methods of the driver.
+/// The first number of the driver's objects and methods.
 const DRIVER: u16 = 1 << 12;
-/// From [`DRIVER`] on (`enum mlx5_ib_objects`).
+/// Names of the driver's objects, from number [`DRIVER`] on (`enum mlx5_ib_objects`).
 const DRIVER_OBJECTS: [&str; 10] = [
     "DEVX",
     "DEVX_OBJ",
@@ -285,7 +287,7 @@ const DRIVER_OBJECTS: [&str; 10] = [
     "STEERING_ANCHOR",
 ];
 
-/// By number (`enum mlx5_ib_mmap_cmd`).
+/// Names of the kinds of pages, by number (`enum mlx5_ib_mmap_cmd`).
 const MAP_KINDS: [&str; 9] = [
     "REGULAR_PAGE",
     "CONTIGUOUS_PAGES",

@@ -1,4 +1,4 @@
-//! What a program has made through its contexts: queues, regions and channels.
+//! The objects that a program has created through its contexts: queues, regions and channels.
 
 use crate::doorbell::DoorbellPages;
 use crate::events::EventQueue;
@@ -20,8 +20,9 @@ use std::sync::atomic::{Ordering, fence};
 /// A range of the program's own memory: a ring, a doorbell record, or a registered region.
 #[derive(Clone, Debug)]
 pub(crate) struct ProgramMemory {
+    /// All pages of the range.
     pub(crate) memory: Memory,
-    /// The first byte of the range in the memory, which is complete pages.
+    /// The offset of the range in `memory`.
     pub(crate) at: usize,
     pub(crate) bytes: usize,
     pub(crate) address: u64,
@@ -30,7 +31,7 @@ pub(crate) struct ProgramMemory {
 pub(crate) const PAGE: u64 = 4096;
 
 impl ProgramMemory {
-    /// `None` if the range is empty, or not in the lower half of the address space.
+    /// Returns `None` if the range is empty, or not in the lower half of the address space.
     pub(crate) fn at(address: u64, bytes: u64) -> Option<Self> {
         let end = address.checked_add(bytes)?.checked_next_multiple_of(PAGE)?;
         let start = address / PAGE * PAGE;
@@ -38,42 +39,43 @@ impl ProgramMemory {
             return None;
         }
         let pages = NonNull::new(start as *mut u8)?;
-        // SAFETY: the range is page-aligned. The program named it to its adapter, which reads and
-        // writes it at any time; a program that unmaps it meanwhile accepts the fault, as its
-        // documentation says (`lib.rs`). Its own code is not Rust that we compile, or has to treat
-        // registered memory as what a device accesses.
+        // SAFETY: the range is page-aligned. The program passed it to its adapter, which may read
+        // and write it at any time. If the program unmaps it, an access faults, as `lib.rs`
+        // documents. Concurrent accesses are those of a device: code of the program in Rust has to
+        // expect them for registered memory, and code in other languages is not subject to Rust's
+        // rules.
         let region = unsafe { Region::borrowed(pages, (end - start) as usize) };
         let (at, bytes) = ((address - start) as usize, bytes as usize);
         Some(Self { memory: Memory::over(region), at, bytes, address })
     }
 
-    /// Faults its pages in, as a driver pins them for a card. EFAULT if the program may not read
-    /// them, or not write them where the adapter writes.
+    /// Faults in the pages, where the driver of a card would pin them. Fails with EFAULT if the
+    /// program may not read them; or, with `is_written`, may not write them.
     pub(crate) fn fault_in(&self, is_written: bool) -> Result<(), Errno> {
         let (pages, bytes) = (self.memory.address() as *mut c_void, self.memory.bytes());
         let advice =
             if is_written { Advice::LinuxPopulateWrite } else { Advice::LinuxPopulateRead };
-        // SAFETY: faulting pages in changes no content. No page is none: that is an error only
-        // where the advice is unknown.
+        // SAFETY: faulting in pages changes no content. The second call covers 0 bytes, so it fails
+        // only if the kernel does not know the advice.
         let (done, is_known) = unsafe {
             let done = madvise(pages, bytes, advice);
             (done, done != Err(Errno::INVAL) || madvise(pages, 0, advice).is_ok())
         };
         let done = match is_known {
             true => done,
-            // Linux before 5.14 only says whether they are mapped.
-            // SAFETY: an asynchronous `msync` reads and writes nothing.
+            // Linux before 5.14 does not know it. There, only check that the pages are mapped.
+            // SAFETY: an asynchronous `msync` neither reads nor writes memory.
             false => unsafe { msync(pages, bytes, MsyncFlags::ASYNC) },
         };
         done.map_err(|_| Errno::FAULT)
     }
 
-    /// The range, registered under an address that the program chose.
+    /// The range for registration under an address that the program chose.
     pub(crate) fn range(&self, address: u64) -> MemoryRange {
         MemoryRange { at: self.at, bytes: self.bytes as u64, address }
     }
 
-    /// Returns `false` if the bytes are not all within the range.
+    /// Returns `false` if any byte is outside of the range.
     pub(crate) fn read(&self, at: usize, out: &mut [u8]) -> bool {
         at.checked_add(out.len()).is_some_and(|end| end <= self.bytes)
             && self.memory.read(self.at + at, out)
@@ -99,7 +101,8 @@ impl Record {
         self.0.address
     }
 
-    /// A word. What the program wrote before it is visible from now on.
+    /// Reads a word. Everything that the program wrote before it is visible after the call
+    /// (acquire).
     pub(crate) fn word(&self, nth: usize) -> u32 {
         let mut bytes = [0; 4];
         let _ = self.0.read(nth * 4, &mut bytes);
@@ -108,17 +111,17 @@ impl Record {
     }
 }
 
-/// An opened device: what one `open` of `uverbsN` has.
+/// A context, created by one `open` of `uverbsN`.
 #[derive(Debug)]
 pub(crate) struct Context {
     pub(crate) pages: DoorbellPages,
     pub(crate) events: EventQueue<16>,
-    /// By the descriptor of the program.
+    /// Completion channels, by the program's descriptor.
     pub(crate) channels: BTreeMap<i32, EventQueue<8>>,
     pub(crate) cqe_version: u8,
     /// The register of the next queue pair. Register 0 has no BlueFlame.
     pub(crate) next_register: u32,
-    /// Registers from the first to the last that a queue pair has.
+    /// Registers from this number on were never assigned to a queue pair.
     pub(crate) registers: u32,
     pub(crate) pds: Vec<u32>,
 }
@@ -127,10 +130,10 @@ pub(crate) struct Context {
 pub(crate) struct RegionObject {
     pub(crate) context: u32,
     pub(crate) lkey: LKey,
-    /// Its pages, if peers can map them.
+    /// The pages of the region, if peers can map them.
     pub(crate) pages: Option<Arc<SharedPages>>,
     pub(crate) memory: ProgramMemory,
-    /// The address in requests of its first byte.
+    /// The address that work requests use for the first byte.
     pub(crate) address: u64,
 }
 
@@ -144,14 +147,15 @@ pub(crate) struct CqObject {
     pub(crate) record: Record,
     pub(crate) entries: u32,
     pub(crate) entry_bytes: usize,
-    /// Entries written, of which the lowest 24 bits count.
+    /// The number of written entries. Doorbell records hold only its lowest 24 bits.
     pub(crate) produced: u32,
+    /// Whether the queue has overrun.
     pub(crate) is_dead: bool,
     pub(crate) ignores_overrun: bool,
-    /// The last arm word of the record that was acted on.
+    /// The last arm word of the record that was handled.
     pub(crate) arm_seen: u32,
     pub(crate) armed: Option<Arm>,
-    /// Entries written when the last one was solicited or of a failed request.
+    /// The value of `produced` after the last entry that was solicited or has an error.
     pub(crate) last_solicited: u32,
 }
 
@@ -164,14 +168,15 @@ pub(crate) struct RecvSlots {
     pub(crate) bytes: usize,
 }
 
-/// The bytes of a shared queue's slot before its segments.
+/// The length of the next-slot segment, which precedes the data segments in the slots of shared
+/// receive queues.
 pub(crate) const NEXT: usize = 16;
 
-/// Bytes of a slot that count.
+/// Bytes of a slot that are read, at most.
 const SLOT_BYTES_MAX: usize = NEXT + 16 * SGES_MAX;
 
 impl RecvSlots {
-    /// Reads the slot of a receive.
+    /// Copies the receive WQE at an index to `slot`.
     pub(crate) fn read(&self, index: u16, slot: &mut Vec<u8>) -> bool {
         let at = (u32::from(index) & (self.count - 1)) as usize * self.bytes;
         slot.resize(self.bytes.min(SLOT_BYTES_MAX), 0);
@@ -203,36 +208,35 @@ pub(crate) struct QpObject {
     pub(crate) send_cq: u32,
     pub(crate) recv_cq: u32,
     pub(crate) srq: Option<u32>,
-    /// The send ring, which inline data is read from, and its key.
+    /// The send ring, and its L_Key for inline data, which is sent from the ring.
     pub(crate) send_ring: Option<(ProgramMemory, LKey)>,
     pub(crate) send_blocks: u32,
     pub(crate) record: Record,
     pub(crate) intake: Intake,
-    /// Without a shared receive queue.
+    /// The receive ring; `None` with a shared receive queue.
     pub(crate) recv_slots: Option<RecvSlots>,
     pub(crate) signals_all: bool,
-    /// Multicast groups that it is attached to.
+    /// Multicast groups that the queue pair is attached to.
     pub(crate) groups: Vec<(Gid, Lid)>,
-    /// Short messages that it receives are also in their completion queue entries.
+    /// Whether the CQEs of short received messages contain the message (scatter to CQE).
     pub(crate) scatters_receives: bool,
 }
 
-/// How far the send ring of a queue pair was taken: the index of the next block, which wraps
-/// around.
+/// The state of a send ring: the index of the next block to take, modulo 2^16.
 ///
 /// ```text
 ///            modified to another state          doorbell
 ///   Reset ---------------------------> Idle ----------------> Rung
 ///     ^                                  ^ <----------------    |
-///     |                                  |   record reached     | a WQE is wrong
+///     |                                  |   record reached     | invalid WQE
 ///     |                                  |                      v
 ///     +---- modified to Reset, from all -+------------------ Stopped
 /// ```
 ///
-/// In Rung, the ring is looked at in each turn, also while the adapter has no space for more.
+/// In Rung, each turn tries to take WQEs, also while the adapter accepts none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Intake {
-    /// Nothing is taken. The ring begins again at index 0.
+    /// No WQEs are taken. The ring restarts at index 0.
     Reset,
     Idle(u16),
     Rung(u16),
@@ -240,7 +244,7 @@ pub(crate) enum Intake {
 }
 
 impl Intake {
-    /// The queue pair was modified to a state.
+    /// Handles a change of the queue pair's state.
     pub(crate) fn enter(&mut self, state: QpState) {
         *self = match *self {
             _ if state == QpState::Reset => Self::Reset,
@@ -249,28 +253,28 @@ impl Intake {
         };
     }
 
-    /// The doorbell of its register was rung.
+    /// Handles a doorbell at the register of the queue pair.
     pub(crate) fn ring(&mut self) {
         if let Self::Idle(next) = *self {
             *self = Self::Rung(next);
         }
     }
 
-    /// All that the record allows was taken.
+    /// Ends Rung, after all WQEs up to the doorbell record were taken.
     pub(crate) fn rest(&mut self) {
         if let Self::Rung(next) = *self {
             *self = Self::Idle(next);
         }
     }
 
-    /// A WQE was wrong.
+    /// Stops taking WQEs, after an invalid one.
     pub(crate) fn stop(&mut self) {
         if let Self::Idle(_) | Self::Rung(_) = *self {
             *self = Self::Stopped;
         }
     }
 
-    /// The index of the next WQE, if its doorbell was rung.
+    /// The index of the next WQE to take in Rung.
     pub(crate) fn next(&self) -> Option<u16> {
         if let Self::Rung(next) = *self { Some(next) } else { None }
     }
@@ -283,13 +287,13 @@ impl Intake {
 }
 
 impl QpObject {
-    /// The byte of the send ring at which a block begins.
+    /// The offset of a block in the send ring.
     pub(crate) fn block_at(&self, index: u16) -> usize {
         (u32::from(index) & (self.send_blocks.max(1) - 1)) as usize * BLOCK
     }
 }
 
-/// Address handles of datagrams, which name their path anew in each WQE.
+/// Cached address handles, by protection domain and the path in the datagram segment of a WQE.
 pub(crate) type Handles = BTreeMap<(u32, [u8; 36]), Ah>;
 
 #[cfg(test)]

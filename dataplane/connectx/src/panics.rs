@@ -1,12 +1,13 @@
-//! The end of a program in which this library broke an invariant of its own.
+//! Aborts the program when this library panics, which means that an invariant of its own is broken.
 //!
-//! The adapter's thread works for all threads of the program. Without it they would wait for ever,
-//! or for the adapter's lock; so a panic ends the program, as an assertion of libc does.
+//! Why: all threads of the program depend on the adapter's thread. Without it they would wait
+//! forever for completions or for the adapter's lock. So a panic ends the program, as a failed
+//! assertion in libc does.
 
 use std::panic::PanicHookInfo;
 
-/// Has any later panic of this library end the program by SIGABRT. The program's own panics have
-/// another hook, also if it is in Rust.
+/// Makes later panics of this library end the program with SIGABRT. A program in Rust has its own
+/// copy of the standard library, so its panics use another hook.
 pub(crate) fn end_program_at_panic() {
     std::panic::set_hook(Box::new(|panic| {
         eprintln!("{}", report(panic));
@@ -14,7 +15,7 @@ pub(crate) fn end_program_at_panic() {
     }));
 }
 
-/// One line: what happened, where, and what to do about it.
+/// The message for a panic, in one line: what happened, where, and what to do about it.
 fn report(panic: &PanicHookInfo<'_>) -> String {
     let what = panic.payload_as_str().unwrap_or("no message").replace('\n', " ");
     let at = panic.location().map_or("somewhere".into(), ToString::to_string);
@@ -32,10 +33,10 @@ mod tests {
     use std::os::unix::process::ExitStatusExt;
     use std::process::Command;
 
-    /// The variable of a process that is to panic.
+    /// The environment variable that makes [`panics_in_a_thread`] panic.
     const PANICS: &str = "POLLUX_TEST_PANICS";
 
-    /// In a process of its own, which the next test makes.
+    /// Runs in a process that the next test starts. Otherwise, it does nothing.
     #[test]
     #[expect(clippy::disallowed_methods, reason = "the next test sets it")]
     fn panics_in_a_thread() {

@@ -1,5 +1,5 @@
-//! The adapter of this process: opened at the first use, shared by all contexts, driven by a
-//! thread.
+//! The adapter of this process. It is opened at the first use, shared by all contexts, and driven
+//! by a thread.
 
 use crate::abi::command;
 use crate::commands::Call;
@@ -28,37 +28,41 @@ use std::time::{Duration, Instant};
 
 /// The environment variable that names the port: `soft:PATH@NODE[:PORT]`.
 pub(crate) const DEVICE_VARIABLE: &str = "POLLUX_DEVICE";
-/// The environment variable with the number that all processes at the port have.
+/// The environment variable with the group number that all processes at a shared port have.
 pub(crate) const GROUP_VARIABLE: &str = "POLLUX_PORT_GROUP";
-/// The wait for the port to be active when it is opened: so often so long.
+/// Waits of [`ACTIVE_WAIT`] for the port to become active when it is opened, at most.
 const ACTIVE_WAITS_MAX: u32 = 1000;
 const ACTIVE_WAIT: Duration = Duration::from_millis(5);
 /// Turns without work before the thread sleeps.
 const IDLE_TURNS_MAX: u32 = 200;
-/// The longest sleep: a receive for a queue pair in error has no doorbell, and is flushed then.
+/// The longest sleep. It also limits how late receives are flushed that the program posts to a
+/// queue pair in state ERR, because receives ring no doorbell.
 const SLEEP_MAX: Duration = Duration::from_millis(10);
-/// The sleep of the thread after which a program that drives the adapter must have done it again.
+/// The sleep of the thread while the program drives the adapter. If the program has taken no turns
+/// during the sleep, the thread drives the adapter again.
 const PROGRAM_TURNS_EVERY: Duration = Duration::from_micros(500);
-/// Turns of a program in that time, from which on it drives the adapter, if it waits for
-/// notifications too: before it waits, it polls once more or twice.
+/// Turns that the program must take during that sleep if a completion queue is armed. Fewer turns
+/// do not show that it polls all the time: a program also polls once or twice before it waits for a
+/// notification.
 const PROGRAM_TURNS_MIN: u32 = 16;
-/// The longest sleep where a doorbell cannot end it.
+/// The longest sleep if doorbell pages are not watched, so that a doorbell cannot end it.
 const UNWATCHED_SLEEP_MAX: Duration = Duration::from_millis(1);
 
-/// What this process has open.
+/// The adapter and the open files of this process.
 struct State {
-    /// Made at the first open of the device.
+    /// Created at the first open of the device.
     hca: Option<Hca<ProcessLink>>,
     /// Open files of the device, by descriptor.
     files: BTreeMap<RawFd, File>,
-    /// Ends the sleep of the thread. Made with `hca`.
+    /// An eventfd that ends the sleep of the thread. Created with `hca`.
     wake: Option<Arc<OwnedFd>>,
-    /// Adapters made so far. Each has a thread, which ends when there is a newer one.
+    /// The number of adapters created so far. Each has a thread, which ends when there is a newer
+    /// adapter.
     adapters: u32,
 }
 
 impl State {
-    /// The adapter with this number, if there is no newer one.
+    /// The current adapter, if it has this number.
     fn hca_of(&mut self, adapter: u32) -> Option<&mut Hca<ProcessLink>> {
         self.hca.as_mut().filter(|_| self.adapters == adapter)
     }
@@ -73,22 +77,22 @@ impl State {
 
 struct File {
     context: u32,
-    /// The descriptor of the context's events, until the library has asked for it.
+    /// The program's descriptor of asynchronous events, until GET_CONTEXT returns it.
     events: Option<OwnedFd>,
 }
 
 static STATE: Mutex<State> =
     Mutex::new(State { hca: None, files: BTreeMap::new(), wake: None, adapters: 0 });
-/// Commands that wait for the lock, which the thread leaves to them.
+/// The number of calls that wait for the lock. They have precedence over the adapter's thread.
 static WAITING: AtomicU32 = AtomicU32::new(0);
-/// Turns that the program has taken since the thread looked last. Written under the lock.
+/// Turns that the program has taken since the thread last checked. Written under the lock.
 static PROGRAM_TURNS: AtomicU32 = AtomicU32::new(0);
-/// The last of them has written completions.
+/// Whether the program's last turn has written completions.
 static HAS_COMPLETED: AtomicBool = AtomicBool::new(false);
 static FDS: FdSet = FdSet::new();
 
 thread_local! {
-    /// The lock, while this thread makes a child, or does a store that is judged.
+    /// The lock, held by this thread during fork(2) or during a trapped store (`store_steps`).
     static HELD: Cell<Option<MutexGuard<'static, State>>> = const { Cell::new(None) };
 }
 
@@ -104,13 +108,14 @@ fn lock() -> MutexGuard<'static, State> {
     state
 }
 
-/// Keeps the adapter locked by this thread: before fork(2), since the child must not begin with the
-/// lock of a thread that it does not have, and at a store that is judged.
+/// Locks the adapter for this thread until [`release`]. Used during fork(2), so that the child does
+/// not inherit a lock that is held by a thread it does not have; and during a trapped store.
 pub(crate) fn hold() {
     HELD.set(Some(lock()));
 }
 
-/// Calls a function with the adapter that this thread keeps locked; `None` if it does not.
+/// Calls a function with the adapter that this thread has locked by [`hold`]. Returns `None` if it
+/// has not locked it.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn with_held<T>(call: impl FnOnce(Option<&Hca<ProcessLink>>) -> T) -> Option<T> {
     let state = HELD.take()?;
@@ -119,15 +124,16 @@ pub(crate) fn with_held<T>(call: impl FnOnce(Option<&Hca<ProcessLink>>) -> T) ->
     Some(answer)
 }
 
-/// Unlocks it.
+/// Unlocks the adapter after [`hold`], and wakes its thread.
 pub(crate) fn release() {
     if let Some(state) = HELD.take() {
         state.wake();
     }
 }
 
-/// In the child of fork(2), which is another program at the port: it has the descriptors of the
-/// parent's files, to which each command is an error, and opens an adapter of its own.
+/// Leaves the adapter to the parent, in the child of fork(2). The child inherits the descriptors of
+/// the parent's files, but commands to them fail. If it opens the device again, it gets an adapter
+/// of its own.
 pub(crate) fn after_fork_in_child() {
     WAITING.store(0, Ordering::Relaxed);
     FDS.inherit();
@@ -136,7 +142,7 @@ pub(crate) fn after_fork_in_child() {
         hca.device.link.leave_to_parent();
         let shared = hca.regions.values().filter_map(|region| region.pages.as_ref());
         shared.for_each(|pages| pages.leave_to_parent());
-        // Its memory stays: the program may write to doorbell pages until it knows.
+        // Keep the adapter's memory: the child may still store to the parent's doorbell pages.
         std::mem::forget(hca);
     }
     state.files.clear();
@@ -184,8 +190,8 @@ fn open_adapter() -> Result<Hca<ProcessLink>, Errno> {
     match opened {
         Ok(mut device) => {
             device.link.end_with_server();
-            // The subnet manager brings the port up after this attaches; a card's is up before a
-            // program opens it.
+            // The port of a card is active before a program opens it. Here, the subnet manager
+            // activates the port after the adapter attaches, so wait for that.
             for _ in 0..ACTIVE_WAITS_MAX {
                 if device.adapter.port().state == PortState::ACTIVE {
                     break;
@@ -215,22 +221,23 @@ pub(crate) fn close(fd: RawFd) {
     }
 }
 
-/// The context of an open file, and its pages from an offset on, were mapped by the program.
+/// Traps stores to doorbell pages that the program has mapped, from an offset of an open file.
 pub(crate) fn watch_doorbells(fd: RawFd, address: u64, bytes: usize, offset: usize) {
     if let Some(file) = lock().files.get(&fd) {
         store_trap::watch_doorbells(file.context, address, bytes, offset);
     }
 }
 
-/// A command: `write` to an open file. Returns the answer and the address to write it to.
+/// Executes a command, which is a `write` to an open file. Returns the address for the answer, and
+/// the answer.
 pub(crate) fn command(fd: RawFd, bytes: &[u8]) -> Result<(u64, Vec<u8>), Errno> {
     let call = Call::parse(bytes)?;
-    // An address without memory is found before the command has an effect.
+    // Write zeros to the answer first, so that a bad address fails before the command has effects.
     copy_out(call.answer, &vec![0; call.answer_bytes])?;
     call.fault_in()?;
     let mut state = lock();
     let state = &mut *state;
-    // An inherited file is the parent's.
+    // A file that was inherited from the parent is not in the table.
     let file = state.files.get_mut(&fd).ok_or(Errno::IO)?;
     let hca = state.hca.as_mut().ok_or(Errno::NODEV)?;
     let mut answer = match call.number {
@@ -253,8 +260,8 @@ pub(crate) const fn has_page(offset: u64) -> bool {
     offset < (PAGES * PAGE_BYTES) as u64
 }
 
-/// Takes a turn in a call of the program, which polls for up to so many completions, unless another
-/// thread has the adapter.
+/// Takes a turn within a call of the program that polls for up to `completions_max` completions.
+/// Does nothing if another thread has or waits for the lock.
 pub(crate) fn take_turn(completions_max: u32) {
     if WAITING.load(Ordering::Relaxed) > 0 {
         return;
@@ -266,12 +273,14 @@ pub(crate) fn take_turn(completions_max: u32) {
     PROGRAM_TURNS.store(PROGRAM_TURNS.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
 }
 
-/// Whether the program's last turn has written completions, which a poll may find without another.
+/// Whether the program's last turn has written completions, so that a poll may find some without
+/// another turn.
 pub(crate) fn has_completed() -> bool {
     HAS_COMPLETED.load(Ordering::Relaxed)
 }
 
-/// Takes a turn after which the program waits for a notification: the thread takes the next.
+/// Takes a turn for a program that has armed a completion queue and may now sleep, and makes the
+/// thread drive the adapter.
 pub(crate) fn take_turn_and_leave() {
     let mut state = lock();
     if let Some(hca) = &mut state.hca {
@@ -281,11 +290,12 @@ pub(crate) fn take_turn_and_leave() {
     }
 }
 
-/// Asks for short slices of a processor: with them, this thread preempts a program that polls when
-/// it is woken. Linux before 6.12 ignores that.
+/// Requests short scheduler slices for this thread, so that it preempts a polling program when it
+/// is woken. Linux before 6.12 ignores the request.
 fn ask_for_short_slices() {
     const SLICE_NANOS: u64 = 100_000;
-    // SAFETY: the arguments are this thread's, and a structure of its own length.
+    // SAFETY: thread 0 is the calling thread. The kernel only reads the structure, which states its
+    // own size.
     unsafe {
         let sched_nice = libc::getpriority(libc::PRIO_PROCESS, 0);
         let size = size_of::<libc::sched_attr>() as u32;
@@ -305,10 +315,10 @@ fn ask_for_short_slices() {
     }
 }
 
-/// The thread of an adapter.
+/// The main function of the adapter's thread.
 fn run(adapter: u32, wake: Arc<OwnedFd>) {
     ask_for_short_slices();
-    // Stores that are judged wake the thread themselves.
+    // Trapped stores wake the thread in `release`, so they need no watch.
     let watch = if store_trap::is_on() { None } else { WriteWatch::new() };
     let mut sleeper = Sleeper { wake, watch, watched: BTreeMap::new() };
     let mut idle = 0;
@@ -340,22 +350,23 @@ fn run(adapter: u32, wake: Arc<OwnedFd>) {
         }
         if let Some(hca) = state.hca_of(adapter) {
             sleeper.set_protected(hca, false);
-            // Takes the notification that ended the sleep.
+            // Consume the notification that ended the sleep.
             let _ = hca.device.wait(Duration::ZERO);
         }
     }
 }
 
-/// The thread's sleep, which a doorbell, a frame, a command or a timer ends.
+/// The sleep of the thread, which ends at a doorbell, a frame, a command or a timer.
 struct Sleeper {
     wake: Arc<OwnedFd>,
     watch: Option<WriteWatch>,
-    /// By context, the address and length of each mapping of doorbell pages that is registered.
+    /// The registered mappings of doorbell pages, by context: their addresses and lengths.
     watched: BTreeMap<u32, Vec<(u64, u64)>>,
 }
 
 impl Sleeper {
-    /// Returns the descriptor to sleep at and for how long; `None` if there is work.
+    /// Prepares a sleep. Returns the descriptor to wait for and the longest sleep; `None` if there
+    /// is work.
     fn prepare(&mut self, hca: &mut Hca<ProcessLink>) -> Option<(OwnedFd, Duration)> {
         let is_watched = self.set_protected(hca, true);
         if hca.contexts.iter().any(|(_, context)| context.pages.has_store()) {
@@ -366,13 +377,14 @@ impl Sleeper {
         let fd = source.fd.try_clone_to_owned().ok()?;
         let limit = if is_watched { SLEEP_MAX } else { UNWATCHED_SLEEP_MAX };
         let longest = source.longest.min(limit).min(hca.sleep_max());
-        // What has arrived is handled first. A frame that was received has ended the link's sleep;
-        // otherwise the next one ends ours.
+        // Handle what has arrived so far. If a frame was received since `fall_asleep`, the link is
+        // no longer asleep. Otherwise, the next frame makes the descriptor readable.
         let is_busy = hca.turn() || !hca.device.link.is_asleep();
         (!is_busy).then_some((fd, longest))
     }
 
-    /// Protects all doorbell pages, or ends that. Returns whether it could.
+    /// Protects all doorbell pages from writing, or removes the protection. Returns whether all
+    /// pages of all contexts are covered.
     fn set_protected(&mut self, hca: &Hca<ProcessLink>, is_protected: bool) -> bool {
         let Some(watch) = &self.watch else { return false };
         self.watched.retain(|number, _| hca.contexts.get(*number).is_some());
@@ -388,7 +400,7 @@ impl Sleeper {
             }
             all &= is_complete(mappings);
             let count = mappings.len();
-            // What the program has unmapped is no longer registered.
+            // Forget mappings for which this fails: the program has unmapped them.
             mappings.retain(|(start, bytes)| watch.set_protected(*start, *bytes, is_protected));
             all &= mappings.len() == count;
         }
@@ -401,7 +413,7 @@ impl Sleeper {
     }
 }
 
-/// Sleeps until one of these is readable, or the thread is woken.
+/// Sleeps until a descriptor is readable, the thread is woken, or `longest` has passed.
 fn sleep_at<'a>(
     wake: &'a OwnedFd,
     others: impl Iterator<Item = BorrowedFd<'a>>,

@@ -1,4 +1,4 @@
-//! Attributes of queue pairs, between the kernel's structures and the contract of adapters.
+//! Converts attributes of queue pairs between the kernel's structures and those of `pollux_verbs`.
 
 use crate::abi::{ModifyQp, QpDest, QueryQpResp, attr};
 use pollux_verbs::{Access, AddressVector, GlobalRoute, Migration, QpAttributes, QpState, Retries};
@@ -9,7 +9,7 @@ use pollux_wire::psn::Psn;
 use pollux_wire::units::{Mtu, TimeCode};
 use rustix::io::Errno;
 
-/// States in the kernel's order.
+/// The states in the order of the kernel's numbers.
 const STATES: [QpState; 7] = [
     QpState::Reset,
     QpState::Init,
@@ -35,7 +35,7 @@ pub(crate) fn access_of_bits(bits: u32) -> Access {
     held.fold(Access::NONE, |all, (_, right)| all | right)
 }
 
-/// The change that a `modify_qp` asks for.
+/// The attributes that a MODIFY_QP command sets.
 pub(crate) fn change_of(asked: &ModifyQp) -> Result<QpAttributes, Errno> {
     let has = |bit| asked.attr_mask & bit != 0;
     if has(!attr::ALL) {
@@ -118,7 +118,7 @@ fn dest_of(path: &AddressVector) -> QpDest {
     }
 }
 
-/// The answer to a `query_qp`, but for the capacities.
+/// The answer to a QUERY_QP command, without the capacities.
 pub(crate) fn response_of(state: QpState, attributes: &QpAttributes) -> QueryQpResp {
     let all = attributes;
     let state = STATES.iter().position(|one| *one == state).unwrap_or(0) as u8;

@@ -1,18 +1,19 @@
 //! The connection manager of the program: `/dev/infiniband/rdma_cm`.
 //!
-//! The host has it: a service at a socket whose path is in the variable [`SOCKET_VARIABLE`]. The
-//! library carries each command there as the program writes it, and writes the answer to the
-//! program. It knows of a command only where its answer goes, and what else it points to.
+//! A service on the host implements it. The environment variable [`SOCKET_VARIABLE`] names the path
+//! of its socket. This library forwards each command of the program, and writes the answer to the
+//! program's memory. It interprets a command only to find the address of its answer, and to
+//! replace what means something only in this process: a pointer to an option, and a descriptor.
 //!
 //! ```text
-//!   program: write --command--> library --connection, one for the process--> service
-//!            its memory <------ library <--- status, answer ----------------
-//!            poll, read of tokens <--------- a connection for each open file -- a token per event
+//!   program: write --command--> library --one connection per process--> service
+//!            its memory <------ library <--- status, answer -----------
+//!            poll, GET_EVENT <-------- one connection per open file --- one token per event
 //! ```
 //!
-//! An open file is the program's end of a connection from which it reads one token for each event
-//! that waits at the service. So it is readable while there is an event, blocks as the program has
-//! set it, and tells the service of its end, whoever has a copy of it.
+//! An open file is the program's end of a socket pair. The service sends one token for each pending
+//! event. The file is therefore readable while there is an event, and blocks or not as the program
+//! has set it. When its last copy is closed, in any process, the service notices.
 
 use crate::fd_set::FdSet;
 use crate::user_memory::{copy_in, copy_out};
@@ -28,32 +29,32 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
-/// The environment variable with the path of the service; without it there is no such device.
+/// The environment variable with the path of the service. Without it, the device does not exist.
 const SOCKET_VARIABLE: &str = "POLLUX_RDMA_CM";
 
 /// The longest command, without the value of an option.
 const COMMAND_BYTES_MAX: usize = 8 + 296;
 /// The longest value of an option.
 const OPTION_BYTES_MAX: usize = 256;
-/// The longest answer: an event.
+/// The longest answer, which is an event.
 const ANSWER_BYTES_MAX: usize = 336;
 
-/// The header of a command to the service: the file, 0 to open one with the descriptor that comes
-/// along.
+/// The header of a command to the service: the number of the file. 0 opens a new file with the
+/// attached descriptor.
 const HEAD_BYTES: usize = 4;
-/// The header of an answer: the status, an error number or 0, then the file whose tokens to take
-/// back, and how many.
+/// The header of an answer: an error number or 0, the file whose tokens to revoke, and their
+/// number.
 const ANSWER_HEAD_BYTES: usize = 12;
 
-/// Commands that the library knows (Linux `rdma/rdma_user_cm.h`), and the fields that it reads,
-/// which count from the header's end.
+/// Commands that this library interprets (Linux `rdma/rdma_user_cm.h`), and the offsets of the
+/// fields that it reads, counted from the end of the header.
 mod command {
     pub(super) const HEADER_BYTES: usize = 8;
     pub(super) const CREATE_ID: u32 = 0;
     pub(super) const GET_EVENT: u32 = 12;
     pub(super) const SET_OPTION: u32 = 14;
     pub(super) const MIGRATE_ID: u32 = 18;
-    /// Of `CREATE_ID`, whose answer's address has another place than that of the others.
+    /// The address of the answer to `CREATE_ID`. In the other commands, its offset is 0.
     pub(super) const CREATE_ID_RESPONSE: usize = 8;
     pub(super) const OPTION_ADDRESS: usize = 0;
     pub(super) const OPTION_LENGTH: usize = 20;
@@ -68,21 +69,21 @@ static FDS: FdSet = FdSet::new();
 static FILES: Mutex<Files> = Mutex::new(Files { service: None, open: BTreeMap::new() });
 
 thread_local! {
-    /// The lock, while this thread makes a child.
+    /// The lock, held by this thread during fork(2).
     static HELD: Cell<Option<MutexGuard<'static, Files>>> = const { Cell::new(None) };
 }
 
 struct Files {
-    /// The connection to the service, from the first open on.
+    /// The connection to the service, since the first open.
     service: Option<OwnedFd>,
-    /// The numbers of open files at the service.
+    /// The service's numbers of open files, by descriptor.
     open: BTreeMap<RawFd, u32>,
 }
 
-/// What the service answers.
+/// An answer of the service.
 struct Answer {
     bytes: Vec<u8>,
-    /// A file, and how many of its tokens are of events that are no more.
+    /// A file, and the number of its tokens whose events no longer exist.
     revoked: (u32, u32),
 }
 
@@ -90,7 +91,7 @@ fn lock() -> MutexGuard<'static, Files> {
     FILES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Before fork(2): the child must not begin with the lock of a thread that it does not have.
+/// Takes the lock before fork(2), so that no other thread holds it in the child's copy.
 pub(crate) fn before_fork() {
     HELD.set(Some(lock()));
 }
@@ -99,8 +100,8 @@ pub(crate) fn after_fork_in_parent() {
     HELD.set(None);
 }
 
-/// In the child of fork(2), which is another program: its files are the parent's, and what it opens
-/// is at a connection of its own.
+/// Forgets the parent's files in the child of fork(2). Files that the child opens use a connection
+/// of its own.
 pub(crate) fn after_fork_in_child() {
     FDS.clear();
     if let Some(mut files) = HELD.take() {
@@ -108,7 +109,7 @@ pub(crate) fn after_fork_in_child() {
     }
 }
 
-/// Whether the host has the service.
+/// Whether the environment names the service.
 pub(crate) fn is_there() -> bool {
     PATH.is_some()
 }
@@ -140,13 +141,13 @@ pub(crate) fn open(is_nonblocking: bool) -> Result<RawFd, Errno> {
     Ok(fd)
 }
 
-/// Before a descriptor is closed: the service sees the end of the file by itself.
+/// Forgets a descriptor before it is closed. The service notices the end of the file by itself.
 pub(crate) fn close(fd: RawFd) {
     FDS.remove(fd);
     lock().open.remove(&fd);
 }
 
-/// A command of the program: `write` to an open file.
+/// Executes a command of the program, which is a `write` to an open file.
 pub(crate) fn write(fd: RawFd, address: u64, bytes: usize) -> Result<usize, Errno> {
     if !(command::HEADER_BYTES..=COMMAND_BYTES_MAX).contains(&bytes) {
         return Err(Errno::INVAL);
@@ -179,7 +180,7 @@ pub(crate) fn write(fd: RawFd, address: u64, bytes: usize) -> Result<usize, Errn
             command[at..at + 4].copy_from_slice(&from.to_ne_bytes());
         }
         match files.ask(file, &command, None) {
-            // Another thread has taken the event of the token away, with its ID.
+            // The event of the token is gone: another thread has destroyed or migrated its ID.
             Err(Errno::AGAIN) if number == command::GET_EVENT => {}
             answer => break files.settle(answer?),
         }
@@ -197,10 +198,10 @@ pub(crate) fn write(fd: RawFd, address: u64, bytes: usize) -> Result<usize, Errn
     Ok(bytes)
 }
 
-/// Takes a token of an event, after a wait for it if the descriptor blocks.
+/// Takes the token of an event. Waits for it if the descriptor is blocking.
 fn take_token(fd: RawFd) -> Result<(), Errno> {
-    // SAFETY: the descriptor is the open file in a call of the program, which does not close it
-    // meanwhile; if it does, the call is of another file, as in the kernel.
+    // SAFETY: the program passed the open descriptor to this call, and does not close it during the
+    // call. If it does, `recv` fails or reads from another file, as it would with the kernel.
     let file = unsafe { BorrowedFd::borrow_raw(fd) };
     match recv(file, &mut [0; 1], RecvFlags::empty())? {
         // The service has ended.
@@ -241,8 +242,8 @@ impl Files {
         }
     }
 
-    /// Takes back the tokens of events that are no more. Another thread that has taken one finds no
-    /// event, and waits again.
+    /// Revokes the tokens of events that no longer exist. If another thread has already taken such
+    /// a token, it gets no event and waits again.
     fn settle(&self, answer: Answer) -> Vec<u8> {
         let (file, count) = answer.revoked;
         let of_file = self.open.iter().find(|(_, number)| **number == file);
@@ -257,7 +258,7 @@ impl Files {
     }
 }
 
-/// Repeats a call that a signal interrupts.
+/// Repeats a call while signals interrupt it.
 fn again<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
     loop {
         match call() {
@@ -267,7 +268,7 @@ fn again<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
     }
 }
 
-/// Bytes at an offset; zeros behind the end.
+/// Bytes at an offset. Bytes beyond the end are zero.
 fn part<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     std::array::from_fn(|index| bytes.get(at + index).copied().unwrap_or(0))
 }

@@ -1,9 +1,10 @@
-//! Registered memory in pages that peers can map, so that they copy a long message once, out of the
-//! program's own buffer.
+//! Registered memory in pages that peers can map, so that a peer copies a long message only once,
+//! directly from the program's buffer.
 //!
-//! A program registers private memory. Peers cannot map that, so its messages are copied twice.
-//! Here its pages are replaced, at the same addresses, by those of a segment with the same content;
-//! when the region ends, by private ones again.
+//! A program registers private memory, which peers cannot map, so messages from it are copied
+//! twice. This module replaces the private pages, at the same addresses, by pages of a shared
+//! segment with the same content. When the region is deregistered, private pages replace them
+//! again.
 //!
 //! ```text
 //!   private --- protected, copied, replaced by a shared mapping ---> shared
@@ -11,15 +12,16 @@
 //!      +------- protected, copied, replaced by a private mapping ------+
 //! ```
 //!
-//! No store is lost: during the copy the pages are protected from writing (userfaultfd(2)), and a
-//! thread that stores waits until they were replaced. Between the protection and its end nothing
-//! may be allocated here, since the waiting thread may have the allocator's lock.
+//! No store is lost: during the copy, the pages are protected from writing (userfaultfd(2)), and a
+//! thread that stores to them waits until they are replaced. While pages are protected, this module
+//! must not allocate memory, because the waiting thread may hold the allocator's lock.
 //!
-//! The pages stay as long as the region, also if the program unmaps its own mapping.
+//! The pages exist as long as the region, even if the program unmaps its own mapping.
 //!
-//! What differs from private memory meanwhile: a child of fork(2) sees what its parent writes
-//! there, until it writes itself. So only regions of complete pages are shared, which have nothing
-//! of the program beside them.
+//! Shared pages differ from private memory in one way: a child of fork(2) can see what its parent
+//! writes there later, until the child's pages become private ([`SharedPages::leave_to_parent`]).
+//! Therefore only regions of complete pages are shared, so that no other data of the program is in
+//! these pages.
 
 use crate::doorbell::PAGE_BYTES;
 use crate::mappings::{Mapping, mappings};
@@ -32,9 +34,9 @@ use rustix::mm::{
 use std::ffi::c_void;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
-/// Shorter regions have no long messages.
+/// Shorter regions cannot contain long messages.
 const SHARED_BYTES_MIN: u64 = 64 << 10;
-/// The adapter rests while a region is copied: for some tens of milliseconds.
+/// The adapter does no work while a region is copied: for this length, some tens of milliseconds.
 const SHARED_BYTES_MAX: u64 = 64 << 20;
 
 #[derive(Debug)]
@@ -46,7 +48,7 @@ pub(crate) struct SharedPages {
 }
 
 impl SharedPages {
-    /// Replaces private pages of the program; `None` if they stay as they are.
+    /// Replaces private pages of the program. Returns `None` if they stay private.
     pub(crate) fn replace(start: u64, bytes: u64) -> Option<Self> {
         let is_size = (SHARED_BYTES_MIN..=SHARED_BYTES_MAX).contains(&bytes);
         if !is_size || !(start | bytes).is_multiple_of(PAGE_BYTES as u64) {
@@ -56,21 +58,22 @@ impl SharedPages {
         if !is_private(&mapping_at(start, bytes)?) || holds_stack(start, bytes) {
             return None;
         }
-        // Pages that are not there are not protected.
+        // userfaultfd protects only pages that are present.
         if !populate(start, bytes) {
             return None;
         }
         let segment = Segment::create("pollux-program", bytes).ok()?;
         let fd = segment.as_fd().try_clone_to_owned().ok()?;
         let region = segment.map().ok()?;
-        // The way back must be there: older kernels protect private pages only.
+        // Check that shared pages can be protected, too, to restore private pages later: older
+        // kernels can protect only private pages.
         let address = region.address().as_ptr() as u64;
         WriteWatch::new()?.register(address, bytes as u64).then_some(())?;
         drop(region);
         let protection = protect(start, bytes)?;
         let is_replaced =
             write_all(fd.as_fd(), start, bytes) && map_segment(fd.as_fd(), start, bytes);
-        // Ends the protection, so that writers continue.
+        // End the protection, so that waiting writers continue.
         drop(protection);
         if !is_replaced {
             return None;
@@ -84,7 +87,7 @@ impl SharedPages {
         }
     }
 
-    /// In a child of fork(2): what it writes from now on is not the parent's.
+    /// Makes the pages private in a child of fork(2), so that its stores do not reach the parent.
     pub(crate) fn leave_to_parent(&self) {
         if self.are_at(self.start, self.bytes as u64) {
             map_file(self.fd(), self.start, self.bytes, MapFlags::PRIVATE);
@@ -95,7 +98,7 @@ impl SharedPages {
         self.memory.segment().expect("made with one").as_fd()
     }
 
-    /// Whether these are the pages of the program at a range.
+    /// Whether the program still has exactly these pages mapped at a range.
     pub(crate) fn are_at(&self, start: u64, bytes: u64) -> bool {
         self.start == start
             && self.bytes as u64 == bytes
@@ -109,7 +112,7 @@ impl Drop for SharedPages {
     }
 }
 
-/// Replaces shared pages by private ones with the same content, unless the program has unmapped
+/// Replaces shared pages by private pages with the same content, unless the program has unmapped
 /// them.
 fn restore(fd: BorrowedFd<'_>, start: u64, bytes: usize) {
     let is_own = mapping_at(start, bytes).is_some_and(|mapping| is_of(&mapping, fd));
@@ -129,7 +132,7 @@ fn protect(start: u64, bytes: usize) -> Option<WriteWatch> {
     (watch.register(start, bytes) && watch.set_protected(start, bytes, true)).then_some(watch)
 }
 
-/// The mapping that has all of a range.
+/// The mapping that contains a whole range.
 fn mapping_at(start: u64, bytes: usize) -> Option<Mapping> {
     let end = start + bytes as u64;
     mappings().into_iter().find(|mapping| mapping.start <= start && end <= mapping.end)
@@ -143,29 +146,31 @@ fn is_of(mapping: &Mapping, fd: BorrowedFd<'_>) -> bool {
     mapping.rights == "rw-s" && fstat(fd).is_ok_and(|file| file.st_ino == mapping.inode)
 }
 
-/// Whether the stack of this thread is in a range: its own stores would wait for itself.
+/// Whether the stack of this thread is in a range. The thread would then wait for itself when it
+/// stores to its stack.
 fn holds_stack(start: u64, bytes: usize) -> bool {
     let local = 0_u8;
     (start..start + bytes as u64).contains(&(&raw const local as u64))
 }
 
 fn populate(start: u64, bytes: usize) -> bool {
-    // SAFETY: faulting pages in changes no content.
+    // SAFETY: faulting in pages changes no content.
     unsafe { madvise(start as *mut c_void, bytes, Advice::LinuxPopulateWrite) }.is_ok()
 }
 
 /// Writes pages of the program to a segment.
 fn write_all(fd: BorrowedFd<'_>, start: u64, bytes: usize) -> bool {
     transfer(bytes, |at, left| {
-        // SAFETY: the kernel reads the program's pages, or fails.
+        // SAFETY: the kernel checks the range, and only reads from it.
         unsafe { libc::pwrite(fd.as_raw_fd(), (start as usize + at) as *const _, left, at as i64) }
     })
 }
 
-/// Reads a segment into pages that are ours.
+/// Reads a segment into a mapping of this library.
 fn read_all(fd: BorrowedFd<'_>, to: *mut c_void, bytes: usize) -> bool {
     transfer(bytes, |at, left| {
-        // SAFETY: the pages are a mapping of so many bytes that only our caller has.
+        // SAFETY: `to` is a mapping of `bytes` bytes that only our caller uses, and `at + left` is
+        // `bytes`.
         unsafe { libc::pread(fd.as_raw_fd(), to.byte_add(at), left, at as i64) }
     })
 }
@@ -181,38 +186,39 @@ fn transfer(bytes: usize, mut part: impl FnMut(usize, usize) -> isize) -> bool {
     true
 }
 
-// System calls without libc: libraries of MPI watch libc's functions, and would take the region
-// that is being registered for unmapped.
+// The following functions make system calls directly. MPI libraries intercept libc's functions, and
+// would conclude that the program has unmapped the region that is being registered.
 
 const READ_WRITE: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
 
-/// Maps a segment in place of pages of the program.
+/// Maps a segment over pages of the program.
 fn map_segment(fd: BorrowedFd<'_>, start: u64, bytes: usize) -> bool {
     map_file(fd, start, bytes, MapFlags::SHARED | MapFlags::POPULATE)
 }
 
 fn map_file(fd: BorrowedFd<'_>, start: u64, bytes: usize, flags: MapFlags) -> bool {
     let flags = flags | MapFlags::FIXED;
-    // SAFETY: the range is a mapping of the program with the content that the segment has now, and
-    // nothing can have written to it since.
+    // SAFETY: the range is a mapping of the program, and the segment has the same content. The
+    // content cannot differ: either the range is protected from writing since it was copied, or the
+    // range is a mapping of this very segment.
     unsafe { mmap(start as *mut c_void, bytes, READ_WRITE, flags, fd, 0) }.is_ok()
 }
 
 fn map_private(bytes: usize) -> Option<*mut c_void> {
-    // SAFETY: the kernel picks addresses that nothing uses.
+    // SAFETY: the kernel picks a range of addresses that is not in use.
     unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, READ_WRITE, MapFlags::PRIVATE) }.ok()
 }
 
-/// Moves a mapping of ours to the place of the program's pages.
+/// Moves a mapping of this library over pages of the program.
 fn move_mapping(from: *mut c_void, start: u64, bytes: usize) -> bool {
     let to = start as *mut c_void;
-    // SAFETY: the range is a mapping of our segment in the program, whose content ours has, and
-    // nothing can have written to it since.
+    // SAFETY: the target range is the program's mapping of the segment. `from` is a private mapping
+    // with the same content, and the target is protected from writing since it was copied.
     unsafe { mremap_fixed(from, bytes, bytes, MremapFlags::MAYMOVE, to) }.is_ok()
 }
 
 fn unmap(at: *mut c_void, bytes: usize) {
-    // SAFETY: the mapping is ours, and was not moved.
+    // SAFETY: this library created the mapping, and did not move it, so nothing else uses it.
     let _ = unsafe { munmap(at, bytes) };
 }
 
@@ -276,7 +282,7 @@ mod tests {
         let stores = AtomicU64::new(0);
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                // One word of each page in turn.
+                // Store to one word of each page in turn.
                 for nth in (0..).take_while(|_| !is_over.load(Ordering::Relaxed)) {
                     let page = nth % (BYTES as usize / 4096);
                     words.as_slice()[page * 512].fetch_add(1, Ordering::Relaxed);

@@ -1,19 +1,23 @@
-//! Signals of the program, which are not for the adapter's thread.
+//! Keeps signals of the program away from this library's threads.
 //!
-//! A signal to the process interrupts any thread that does not block it. A program that blocks one
-//! in all of its threads, to wait for it by sigwait(3), would be ended by this library's thread;
-//! and a handler that calls the device would wait there for the lock that the thread itself holds.
+//! The kernel delivers a signal for the process to any thread that does not block it. If a program
+//! blocks a signal in all of its threads to wait for it with sigwait(3), a thread of this library
+//! that does not block it would receive it, and the default action would end the program. If a
+//! signal handler calls the device in such a thread, it would wait for a lock that the same thread
+//! holds.
 
 use std::mem::MaybeUninit;
 
-/// Signals of the thread's own faults, which end the program or are for its crash handler.
+/// Signals for faults of the thread itself, which must end the program or reach its crash handler.
 const FAULTS: [libc::c_int; 5] =
     [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGABRT];
 
-/// Calls a function with all signals blocked but [`FAULTS`]: threads that it starts keep it so.
+/// Calls a function with all signals blocked except [`FAULTS`]. Threads that it starts inherit
+/// this.
 pub(crate) fn without_signals<T>(call: impl FnOnce() -> T) -> T {
     let mut before = MaybeUninit::uninit();
-    // SAFETY: the set is initialized by `sigfillset`; the kernel reads it and writes the other.
+    // SAFETY: `sigfillset` initializes `blocked`, which the kernel only reads. It writes the old
+    // mask to `before`.
     unsafe {
         let mut blocked = MaybeUninit::uninit();
         libc::sigfillset(blocked.as_mut_ptr());
@@ -21,7 +25,7 @@ pub(crate) fn without_signals<T>(call: impl FnOnce() -> T) -> T {
         libc::pthread_sigmask(libc::SIG_SETMASK, blocked.as_ptr(), before.as_mut_ptr());
     }
     let result = call();
-    // SAFETY: the call above has written it; it fails for an unknown first argument only.
+    // SAFETY: the first call has written `before`: it can fail only for an invalid first argument.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut()) };
     result
 }
@@ -33,7 +37,7 @@ mod tests {
     /// Whether the calling thread blocks a signal.
     fn blocks(signal: libc::c_int) -> bool {
         let mut mask = MaybeUninit::uninit();
-        // SAFETY: without a new set, the call only writes the present one.
+        // SAFETY: without a new mask, the call only writes the current mask to `mask`.
         unsafe {
             libc::pthread_sigmask(libc::SIG_SETMASK, std::ptr::null(), mask.as_mut_ptr());
             libc::sigismember(mask.as_ptr(), signal) == 1

@@ -1,14 +1,18 @@
-//! The rules of stores to doorbell pages and records, by which each store is judged at its instant.
+//! Rules for stores to doorbell pages and doorbell records. Each store is checked at the moment
+//! when it happens.
 //!
-//! - The first word of a half of a register is a doorbell: the first word of a WQE of a queue pair
-//!   that has this register, as it is in the ring. The record is right behind that WQE, the half is
-//!   not that of the doorbell before, and what was written to the register before is complete.
-//! - Further words (BlueFlame) ascend, and are the WQE's in the ring, to the end of its last block.
-//! - The register of completion queues gets the arm word that is in the record.
-//! - When the record of a send queue is stored to, the ring has its WQEs up to there.
+//! - A store to the first word of a half of a register is a doorbell. Its value is the first word
+//!   of a WQE in the ring of a queue pair that uses this register. The record of the queue pair is
+//!   the index after this WQE. The half is not the one of the previous doorbell. The previous
+//!   BlueFlame write to the register is complete.
+//! - Stores to further words of the half (BlueFlame) are in ascending order. They have the values
+//!   of the WQE in the ring, up to the end of its last block.
+//! - A store to the register of completion queues has the value of the arm word in the record.
+//! - When the record of a send queue is stored to, the ring already contains the WQEs up to it.
 //!
-//! A card need not notice a store that breaks one of them, and the adapter here mostly does not: it
-//! looks later. `store_trap` stops the program at each store.
+//! A card may not notice a violation of these rules. The adapter here usually does not notice it
+//! either, because it looks at rings and records later. `store_trap` therefore stops the program at
+//! each store.
 
 use crate::doorbell::StoreTarget;
 use crate::hca::{Hca, low_24_bits};
@@ -18,25 +22,26 @@ use pollux_hca::Link;
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// Bytes of a word of a register.
+/// The length of a word of a register.
 pub(crate) const WORD: usize = 8;
 
-/// What has been stored to registers so far.
+/// The state of all registers, from the stores so far.
 #[derive(Debug)]
 pub(crate) struct Rules {
-    /// By context and number.
+    /// Registers, by context and number.
     registers: BTreeMap<(u32, u32), Register>,
     pub(crate) counts: Counts,
 }
 
-/// Stores judged, by their kind.
+/// The number of checked stores of each kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
     pub(crate) doorbells: u64,
-    /// Words of WQEs behind the first.
+    /// Words of BlueFlame writes after the first.
     pub(crate) words: u64,
     pub(crate) arms: u64,
     pub(crate) records: u64,
+    /// Accesses that broke a rule, of any kind.
     pub(crate) wrong: u64,
 }
 
@@ -60,30 +65,31 @@ impl fmt::Display for Counts {
 struct Register {
     /// The half of the last doorbell.
     half: Option<usize>,
-    /// Whether the program uses both: it need not, for doorbells of one word.
+    /// Whether the program alternates between the halves. For doorbells of one word, it need not.
     uses_halves: bool,
-    /// What the last doorbell has stored so far.
+    /// The progress of the last doorbell or BlueFlame write.
     last: Option<Written>,
 }
 
-/// A WQE that is written to a register.
+/// A WQE that is being written to a register.
 #[derive(Clone, Copy, Debug)]
 struct Written {
     qpn: u32,
     index: u16,
-    /// Bytes of its blocks, and of those that were stored.
+    /// The length of the WQE's blocks.
     bytes: usize,
+    /// The bytes stored so far.
     stored: usize,
 }
 
 impl Written {
-    /// Its first word alone is a doorbell too.
+    /// Whether the write is complete: a doorbell of one word, or a whole BlueFlame write.
     fn is_complete(&self) -> bool {
         self.stored == WORD || self.stored == self.bytes
     }
 }
 
-/// Why a store is out of order.
+/// A violation of the rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StoreFault {
     NoRegister { offset: usize },
@@ -151,12 +157,12 @@ impl Rules {
         Self { registers: BTreeMap::new(), counts: Counts::NONE }
     }
 
-    /// A context is closed.
+    /// Forgets the registers of a closed context.
     pub(crate) fn forget(&mut self, context: u32) {
         self.registers.retain(|(of, _), _| *of != context);
     }
 
-    /// Judges a word that was stored to the doorbell pages of a context.
+    /// Checks a word that was stored to the doorbell pages of a context.
     pub(crate) fn store<L: Link>(
         &mut self,
         hca: &Hca<L>,
@@ -185,16 +191,16 @@ impl Rules {
         judged
     }
 
-    /// Judges a load.
+    /// Counts a load from a doorbell page, which is always a violation.
     pub(crate) fn load(&mut self, offset: usize) -> Judged {
         self.counts.wrong += 1;
         Err(StoreFault::Load { offset })
     }
 
-    /// Judges a store to the record of a queue pair, whose count of blocks was `before`.
+    /// Checks a store to the record of a queue pair, whose value was `before`.
     pub(crate) fn record(&mut self, qp: &QpObject, before: u16) -> Judged {
         let record = qp.record.word(1) as u16;
-        // In RESET, it is set to 0.
+        // In state RESET, the library sets the record to 0.
         if record == before || qp.intake == Intake::Reset {
             return Ok(());
         }
@@ -218,7 +224,7 @@ impl Rules {
 }
 
 impl Register {
-    /// A doorbell: the first word of a half.
+    /// Checks a doorbell, which is a store to the first word of a half.
     fn begin<L: Link>(
         &mut self,
         hca: &Hca<L>,
@@ -255,7 +261,7 @@ impl Register {
         }
     }
 
-    /// A further word of a WQE.
+    /// Checks a further word of a BlueFlame write.
     fn go_on<L: Link>(
         &mut self,
         hca: &Hca<L>,
@@ -275,7 +281,7 @@ impl Register {
     }
 }
 
-/// Whether the WQE at an index has this word at a byte.
+/// Checks that the WQE at an index has this word at the offset `at`.
 fn is_in_ring(qp: &QpObject, index: u16, at: usize, word: [u8; WORD]) -> Judged {
     match read_ring(qp, index, at) == Some(word) {
         true => Ok(()),

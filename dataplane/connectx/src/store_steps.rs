@@ -1,24 +1,26 @@
-//! Stops the program at each store to a doorbell page or a record, and has it judged at its instant
-//! (`store_trap`). For tests of what writes rings; the variable `POLLUX_TRAP` turns it on.
+//! Traps each store of the program to a doorbell page or doorbell record, so that it is checked
+//! when it happens (`store_trap`). This is for tests of libraries that write to rings. The
+//! environment variable `POLLUX_TRAP` turns it on.
 //!
 //! ```text
-//!   store --> page fault --> handler of SIGSEGV: the adapter is locked, the page opened,
-//!                            the trap flag set
-//!     again --> done --> handler of SIGTRAP: judged; the page closed, the adapter unlocked
+//!   store --> page fault --> SIGSEGV handler: locks the adapter, opens the page,
+//!                            sets the trap flag
+//!   store, repeated -------> SIGTRAP handler: checks the store, closes the page,
+//!                            unlocks the adapter
 //! ```
 //!
-//! Why the adapter is locked in between: it must not take the doorbell before it is judged. The
-//! thread has no signals meanwhile, whose handlers might ring a doorbell themselves.
+//! Why the adapter is locked in between: it must not take the doorbell before the check. Signals of
+//! the thread are blocked in between, because their handlers might ring a doorbell.
 //!
-//! Not seen is a store of another thread to a page that is open for the first one's. A program that
-//! handles SIGSEGV or SIGTRAP itself cannot be judged so.
+//! Limits: a store of another thread to the page is not noticed while the page is open. A program
+//! that handles SIGSEGV or SIGTRAP itself cannot be checked.
 
 use rustix::io::Errno;
 
 /// The environment variable that turns it on.
 const VARIABLE: &str = "POLLUX_TRAP";
 
-/// Begins, if the variable says so.
+/// Turns trapping on if the variable is set, and neither empty nor 0.
 #[expect(clippy::disallowed_methods, reason = "the library begins here: its variable")]
 pub(crate) fn begin() -> Result<(), Errno> {
     let is_set = std::env::var_os(VARIABLE).is_some_and(|value| !value.is_empty() && value != "0");
@@ -51,24 +53,24 @@ mod step {
         Ok(())
     }
 
-    /// The processor traps after the next instruction.
+    /// The flag of the processor that makes it trap after the next instruction.
     const TRAP_FLAG: i64 = 1 << 8;
-    /// A bit of the error code of a page fault: it was a store.
+    /// The bit in the error code of a page fault that marks a store.
     const IS_STORE: i64 = 1 << 1;
-    /// The signals of the kernel's mask but those of the step itself.
+    /// All signals except SIGSEGV and SIGTRAP, in the kernel's mask.
     const OTHERS: u64 = !(1 << (SIGSEGV - 1) | 1 << (SIGTRAP - 1));
 
     type Handler = extern "C" fn(c_int, *mut siginfo_t, *mut c_void);
 
-    /// The actions that were there before, of SIGSEGV and SIGTRAP.
+    /// The previous actions of SIGSEGV and SIGTRAP.
     static BEFORE: OnceLock<[libc::sigaction; 2]> = OnceLock::new();
 
     fn handle_signals() -> Result<(), Errno> {
         let handlers: [(c_int, Handler); 2] = [(SIGSEGV, faulted), (SIGTRAP, stepped)];
         let mut before = [MaybeUninit::<libc::sigaction>::zeroed(); 2];
         for ((signal, handler), before) in handlers.into_iter().zip(&mut before) {
-            // SAFETY: zeros are an action without flags; the handlers are of the form that
-            // SA_SIGINFO asks for.
+            // SAFETY: all zeros are a valid action. The handlers have the signature that SA_SIGINFO
+            // requires.
             let failed = unsafe {
                 let mut action: libc::sigaction = std::mem::zeroed();
                 action.sa_sigaction = handler as libc::sighandler_t;
@@ -80,9 +82,10 @@ mod step {
                 return Err(Errno::INVAL);
             }
         }
-        // SAFETY: zeros are actions, and both were written since.
+        // SAFETY: the successful calls of `sigaction` have written both.
         let _ = BEFORE.set(before.map(|action| unsafe { action.assume_init() }));
-        // SAFETY: the function only prints.
+        // SAFETY: the function takes no arguments, and it stays mapped: a preloaded library is not
+        // unloaded.
         unsafe { libc::atexit(print_counts) };
         Ok(())
     }
@@ -91,11 +94,12 @@ mod step {
         eprintln!("pollux-connectx: trap: {}", store_trap::counts());
     }
 
-    /// Leaves a signal to the action that was there before.
+    /// Restores the previous action of a signal, and makes the signal occur again: the faulting
+    /// instruction is repeated, and SIGTRAP is raised.
     fn pass_on(signal: c_int) {
         let Some(before) = BEFORE.get() else { return };
         let action = &before[usize::from(signal == SIGTRAP)];
-        // SAFETY: the action was the process's own. The instruction that faulted does so again.
+        // SAFETY: the action was valid in this process before.
         unsafe {
             libc::sigaction(signal, action, std::ptr::null_mut());
             if signal == SIGTRAP {
@@ -104,14 +108,14 @@ mod step {
         }
     }
 
-    /// The kernel's mask of signals in a context; that of libc is longer than the kernel's.
+    /// The kernel's signal mask in a context, which is shorter than libc's type for it.
     fn blocked(context: &mut ucontext_t) -> &mut u64 {
-        // SAFETY: the mask begins with the kernel's 64 bits, and is aligned as those.
+        // SAFETY: libc's mask begins with the kernel's 64 bits, and has their alignment.
         unsafe { &mut *(&raw mut context.uc_sigmask).cast::<u64>() }
     }
 
     extern "C" fn faulted(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
-        // SAFETY: the kernel gives a handler with SA_SIGINFO both of these.
+        // SAFETY: the kernel passes valid pointers for both to a handler with SA_SIGINFO.
         let (address, context) =
             unsafe { ((*info).si_addr() as u64, &mut *context.cast::<ucontext_t>()) };
         if !store_trap::is_closed(address) {
@@ -123,7 +127,7 @@ mod step {
         registers[libc::REG_EFL as usize] |= TRAP_FLAG;
         let before = std::mem::replace(blocked(context), OTHERS);
         if !store_trap::open(address, is_store, before) {
-            // It was opened for good meanwhile.
+            // Another thread has removed the page from the trap in the meantime.
             context.uc_mcontext.gregs[libc::REG_EFL as usize] &= !TRAP_FLAG;
             *blocked(context) = before;
             process::release();
@@ -131,7 +135,7 @@ mod step {
     }
 
     extern "C" fn stepped(signal: c_int, _: *mut siginfo_t, context: *mut c_void) {
-        // SAFETY: as above.
+        // SAFETY: as in `faulted`.
         let context = unsafe { &mut *context.cast::<ucontext_t>() };
         let closed = process::with_held(store_trap::close).flatten();
         let Some(before) = closed else { return pass_on(signal) };

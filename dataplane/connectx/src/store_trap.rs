@@ -1,11 +1,12 @@
-//! The pages that the program stores to only step by step, and what each step has stored: doorbell
-//! pages and records. `store_steps` stops the program there, `store_rules` judges.
+//! The pages whose accesses are trapped: doorbell pages, and pages of doorbell records.
+//! `store_steps` stops the program at an access, this module finds what it stored, and
+//! `store_rules` checks it.
 //!
-//! Doorbell pages are mapped without rights, so that loads are seen too. Pages of records stay
-//! readable: the adapter reads them in the same place.
+//! Doorbell pages are mapped without access rights, so that loads are trapped, too. Pages of
+//! records stay readable, because the adapter reads the records in the same pages.
 //!
-//! What a store has written is found by its absence elsewhere: before it, the line is filled with a
-//! word that no program stores.
+//! To find which words of a doorbell page a store has written, its cache line is filled with
+//! [`UNSTORED`] before the store. Words that differ afterward were stored.
 
 use crate::doorbell::PAGE_BYTES;
 use crate::hca::Hca;
@@ -18,32 +19,32 @@ use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Lines about faults, at most.
+/// Fault messages that are printed, at most.
 const LINES_MAX: u64 = 20;
-/// Bytes of a line: a store is within one.
+/// The length of a cache line. A store does not cross its end.
 const LINE_BYTES: u64 = 64;
-/// The words of a line before a store.
+/// The value of all words of a line before a store. No program stores it.
 const UNSTORED: u64 = 0x5ad1_f00d_5ad1_f00d;
 
 static IS_ON: AtomicBool = AtomicBool::new(false);
-/// Locked after the adapter, by a thread that has it.
+/// If a thread needs both locks, it takes the adapter's lock first.
 static TRAP: Mutex<Trap> =
     Mutex::new(Trap { pages: BTreeMap::new(), rules: Rules::new(), step: None });
 
 struct Trap {
-    /// Closed pages by their address.
+    /// Closed pages, by address.
     pages: BTreeMap<u64, Page>,
     rules: Rules,
-    /// The store that is being done, by the thread that has the adapter.
+    /// The access in progress, of the thread that has locked the adapter.
     step: Option<Step>,
 }
 
-/// What a closed page is.
+/// The kind of a closed page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Page {
-    /// Doorbells, at an offset of a context's.
+    /// A doorbell page, at an offset of the context's file.
     Doorbells { context: u32, offset: usize },
-    /// Records of queue pairs, with others.
+    /// A page with records of queue pairs, and perhaps of other objects.
     Records,
 }
 
@@ -62,11 +63,12 @@ type Line = [u64; LINE_BYTES as usize / WORD];
 struct Step {
     page: u64,
     kind: Page,
-    /// The address of the line, and its words before.
+    /// The address of the line that is accessed.
     line: u64,
+    /// The words of the line before the access.
     before: Line,
     is_store: bool,
-    /// The signals that the thread blocks.
+    /// The thread's signal mask before the access.
     blocked: u64,
 }
 
@@ -78,12 +80,13 @@ pub(crate) fn is_on() -> bool {
     IS_ON.load(Ordering::Relaxed)
 }
 
-/// Begins: pages that are mapped from now on are closed.
+/// Turns trapping on, for pages that are mapped from now on.
 pub(crate) fn turn_on() {
     IS_ON.store(true, Ordering::Relaxed);
 }
 
-/// Doorbell pages of a context were mapped without rights, from an offset of its file.
+/// Adds doorbell pages of a context, which the caller has mapped without access rights, from an
+/// offset of the context's file.
 pub(crate) fn watch_doorbells(context: u32, address: u64, bytes: usize, offset: usize) {
     let mut trap = trap();
     for at in (0..bytes).step_by(PAGE_BYTES) {
@@ -92,7 +95,7 @@ pub(crate) fn watch_doorbells(context: u32, address: u64, bytes: usize, offset: 
     }
 }
 
-/// Closes the pages of records that queue pairs have, and opens those that none has any more.
+/// Closes the pages that contain records of queue pairs, and opens pages that no longer do.
 pub(crate) fn watch_records<L: Link>(hca: &Hca<L>) {
     let mut trap = trap();
     let used: BTreeSet<u64> = hca.qps.iter().map(|(_, qp)| page_of(qp.record.address())).collect();
@@ -111,7 +114,7 @@ pub(crate) fn watch_records<L: Link>(hca: &Hca<L>) {
     }
 }
 
-/// A context is closed; its pages are unmapped.
+/// Removes the doorbell pages of a closed context.
 pub(crate) fn forget(closed: u32) {
     let mut trap = trap();
     let is_of = |page: &Page| matches!(page, Page::Doorbells { context, .. } if *context == closed);
@@ -119,19 +122,19 @@ pub(crate) fn forget(closed: u32) {
     trap.rules.forget(closed);
 }
 
-/// Whether a page is closed that has this address.
+/// Whether the page of an address is closed.
 pub(crate) fn is_closed(address: u64) -> bool {
     trap().pages.contains_key(&page_of(address))
 }
 
-/// Opens the page of an access, by the thread that has the adapter and blocks these signals. Says
-/// whether it was closed.
+/// Opens the page for an access of this thread, which must have locked the adapter. `blocked` is
+/// the thread's signal mask before the access. Returns `false` if the page is not closed.
 pub(crate) fn open(address: u64, is_store: bool, blocked: u64) -> bool {
     trap().open(address, is_store, blocked).is_some()
 }
 
-/// After the access: closes its page again, and judges what was stored; returns the signals that
-/// the thread blocks. `None` without an access.
+/// Closes the page again after an access, and checks what was stored. Returns the thread's signal
+/// mask before the access; `None` if there is no access in progress.
 pub(crate) fn close<L: Link>(hca: Option<&Hca<L>>) -> Option<u64> {
     let mut trap = trap();
     let step = trap.step.take()?;
@@ -149,29 +152,31 @@ fn page_of(address: u64) -> u64 {
 }
 
 fn protect(page: u64, rights: MprotectFlags) {
-    // SAFETY: the page is libmlx5's, for doorbells or records alone. Its rights only decide whether
-    // the handlers below are called.
+    // SAFETY: the page is one of libmlx5's, which contains only doorbells or records. If the rights
+    // do not allow an access, it raises SIGSEGV. The handler in `store_steps` then opens the page,
+    // and the access is repeated.
     let _ = unsafe { mprotect(page as *mut c_void, PAGE_BYTES, rights) };
 }
 
 impl Trap {
-    /// Opens a page for an access; `None` if it is not closed.
+    /// Opens the page of an access; `None` if it is not closed.
     fn open(&mut self, address: u64, is_store: bool, blocked: u64) -> Option<()> {
         let page = page_of(address);
         let kind = *self.pages.get(&page)?;
         protect(page, MprotectFlags::READ | MprotectFlags::WRITE);
         let line = address / LINE_BYTES * LINE_BYTES;
-        // SAFETY: the line is in the page, which was opened.
+        // SAFETY: the line is in the page, which is open now.
         let before = unsafe { read_line(line) };
         if is_store && kind != Page::Records {
-            // SAFETY: as above; the adapter, which reads it, is locked.
+            // SAFETY: the page is open. The adapter, which reads the line, is locked by this
+            // thread.
             unsafe { write_line(line, [Some(UNSTORED); _]) };
         }
         self.step = Some(Step { page, kind, line, before, is_store, blocked });
         Some(())
     }
 
-    /// Closes the page of the access that was done, and judges that.
+    /// Closes the page of an access, and checks what was stored.
     fn close<L: Link>(&mut self, step: &Step, hca: Option<&Hca<L>>) -> Vec<StoreFault> {
         // SAFETY: the line is in the page, which is open until the end of this function.
         let after = unsafe { read_line(step.line) };
@@ -185,7 +190,7 @@ impl Trap {
                 let is_stored = after.map(|word| word != UNSTORED);
                 let words =
                     std::array::from_fn(|nth| (!is_stored[nth]).then_some(step.before[nth]));
-                // SAFETY: as above, and as in `open`.
+                // SAFETY: the page is open, and the adapter is locked, as in `open`.
                 unsafe { write_line(step.line, words) };
                 for nth in (0..after.len()).filter(|nth| is_stored[*nth]) {
                     let Some(hca) = hca else { continue };
@@ -219,7 +224,7 @@ impl Trap {
 /// The line is mapped for reading.
 unsafe fn read_line(line: u64) -> Line {
     let words = line as *const u64;
-    // SAFETY: as our caller says.
+    // SAFETY: the line is readable by our contract, and `nth` is within it.
     std::array::from_fn(|nth| unsafe { words.add(nth).read_volatile() })
 }
 
@@ -231,7 +236,7 @@ unsafe fn write_line(line: u64, line_words: [Option<u64>; LINE_BYTES as usize / 
     let words = line as *mut u64;
     for (nth, word) in line_words.into_iter().enumerate() {
         if let Some(word) = word {
-            // SAFETY: as our caller says.
+            // SAFETY: the line is writable by our contract, and `nth` is within it.
             unsafe { words.add(nth).write_volatile(word) };
         }
     }

@@ -1,18 +1,19 @@
-//! Paths below `/sys/class/infiniband*` and `/sys/class/misc/rdma_cm`, which the program finds in a
-//! tree of its own.
+//! Redirects the program's paths below `/sys/class/infiniband*` and `/sys/class/misc/rdma_cm` to
+//! another tree.
 //!
-//! Why not by `SYSFS_PATH` alone: libibverbs reads that variable, libibumad and tools do not.
+//! Why the variable `SYSFS_PATH` is not enough: libibverbs reads it, but libibumad and tools do
+//! not.
 
 use std::ffi::{CStr, CString, c_char};
 use std::os::unix::ffi::OsStringExt;
 use std::sync::LazyLock;
 
-/// The root of the tree, as `/sys` is that of the kernel's.
+/// The folder that replaces `/sys`.
 #[expect(clippy::disallowed_methods, reason = "the library begins here: its variable")]
 static ROOT: LazyLock<Option<Vec<u8>>> =
     LazyLock::new(|| std::env::var_os("SYSFS_PATH").map(OsStringExt::into_vec));
 
-/// A path of the program, or the one that it is looked up by.
+/// The path to use for a path of the program: the same, or its path in the tree.
 pub(crate) enum Path {
     Own(*const c_char),
     Tree(CString),
@@ -20,12 +21,12 @@ pub(crate) enum Path {
 
 impl Path {
     /// # Safety
-    /// `path` is null or a string.
+    /// `path` is null or a null-terminated string, which lives as long as the result.
     pub(crate) unsafe fn of(path: *const c_char) -> Self {
         if path.is_null() {
             return Self::Own(path);
         }
-        // SAFETY: as our caller says.
+        // SAFETY: the path is not null, so by our contract it is a null-terminated string.
         let bytes = unsafe { CStr::from_ptr(path) }.to_bytes();
         below_root(bytes).map_or(Self::Own(path), Self::Tree)
     }

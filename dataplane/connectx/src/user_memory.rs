@@ -1,11 +1,12 @@
-//! Copies to and from addresses that a program gives in a call: an address that is not mapped is an
-//! error (EFAULT), as from the kernel, and no fault. Where a container forbids such calls, the copy
-//! is a plain one.
+//! Copies from and to addresses that a program passes in a call. As with the kernel, an address
+//! that is not mapped causes the error EFAULT and not a fault. If a container forbids the system
+//! calls for this (`process_vm_readv`, `process_vm_writev`), the copies are plain, and such an
+//! address faults.
 
 use rustix::io::Errno;
 use std::io;
 
-/// The bytes at an address.
+/// Copies bytes from an address of the program.
 pub(crate) fn copy_in(address: u64, bytes: usize) -> Result<Vec<u8>, Errno> {
     let mut copy = vec![0; bytes];
     let own = libc::iovec { iov_base: copy.as_mut_ptr().cast(), iov_len: bytes };
@@ -13,7 +14,8 @@ pub(crate) fn copy_in(address: u64, bytes: usize) -> Result<Vec<u8>, Errno> {
     // SAFETY: the kernel checks both ranges; it writes only to `copy`.
     let copied = unsafe { libc::process_vm_readv(own_pid(), &own, 1, &program, 1, 0) };
     match all_of(copied, bytes) {
-        // SAFETY: the program gave the address for this; if it is not mapped, the program faults.
+        // SAFETY: the program passed the address of a buffer of this length, as the call requires.
+        // If it is not mapped, the access faults, which is the program's error.
         Err(Errno::NOSYS | Errno::PERM) => unsafe {
             copy.copy_from_slice(std::slice::from_raw_parts(address as *const u8, bytes));
         },
@@ -22,12 +24,12 @@ pub(crate) fn copy_in(address: u64, bytes: usize) -> Result<Vec<u8>, Errno> {
     Ok(copy)
 }
 
-/// Writes bytes to an address.
+/// Copies bytes to an address of the program.
 pub(crate) fn copy_out(address: u64, bytes: &[u8]) -> Result<(), Errno> {
     let own = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
     let program = libc::iovec { iov_base: address as *mut libc::c_void, iov_len: bytes.len() };
-    // SAFETY: the kernel checks both ranges, and reads from `bytes`. It writes to the buffer that
-    // the program gave for it.
+    // SAFETY: the kernel checks both ranges. It only reads from `bytes`, and writes to the buffer
+    // that the program passed for the answer.
     let copied = unsafe { libc::process_vm_writev(own_pid(), &own, 1, &program, 1, 0) };
     match all_of(copied, bytes.len()) {
         // SAFETY: as in `copy_in`.

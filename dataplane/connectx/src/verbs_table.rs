@@ -1,14 +1,16 @@
-//! The program's own calls of post, poll and arm, in which the adapter takes its turns.
+//! Drives the adapter within the program's own calls that post sends, poll, and arm completion
+//! queues.
 //!
-//! Why: a program that polls keeps a core busy. With its adapter on a thread beside it, two
-//! programs need four cores, and each message waits twice for another core. So a program that polls
-//! drives the adapter itself, and the thread sleeps meanwhile ([`process::take_turn`]).
+//! Why: a program that polls keeps a core busy. If the adapter ran only in its own thread, two such
+//! programs would need four cores, and each message would wait for another core twice. A program
+//! that polls therefore drives the adapter itself ([`process::take_turn`]), and the thread sleeps.
 //!
-//! `ibv_poll_cq` and the like are inline in programs: they call functions of a table in their
-//! context (`struct ibv_context_ops`, a part of the library's ABI). After a device was opened,
-//! three of its functions are replaced by those here, which call the replaced ones, and take a turn
-//! before a poll that would find nothing, and after the others. Programs that read their completion
-//! queues by other ways (`ibv_start_poll`, libmlx5's direct access) are served by the thread.
+//! `ibv_poll_cq` and similar functions are inlined in programs. They call functions through a table
+//! in the context (`struct ibv_context_ops`, which is part of the library's ABI). After a device is
+//! opened, [`replace`] replaces three functions of the table. The new functions call the original
+//! ones. They take a turn before a poll that would find no completion, and after an arm or a post.
+//! If a program polls in another way (`ibv_start_poll`, direct access to libmlx5's queues), the
+//! thread drives the adapter.
 
 use crate::process;
 use std::ffi::{c_int, c_void};
@@ -18,7 +20,7 @@ type PollCq = unsafe extern "C" fn(*mut c_void, c_int, *mut c_void) -> c_int;
 type RequestNotification = unsafe extern "C" fn(*mut c_void, c_int) -> c_int;
 type PostSend = unsafe extern "C" fn(*mut c_void, *mut c_void, *mut c_void) -> c_int;
 
-/// The functions of `struct ibv_context_ops` before and between those that are replaced.
+/// The number of functions in `struct ibv_context_ops` before and between the replaced ones.
 const BEFORE_POLL: usize = 11;
 const BETWEEN_ARM_AND_POST: usize = 12;
 
@@ -40,17 +42,18 @@ struct Replaced {
     post_send: PostSend,
 }
 
-/// Those of the first context. The library has one function of each kind for all contexts of a
-/// device; a context with others keeps them.
+/// The original functions of the first context. The library uses the same functions for all
+/// contexts of a device. A context with other functions is left unchanged.
 static REPLACED: OnceLock<Replaced> = OnceLock::new();
 
-/// Has a context's calls take turns of the adapter.
+/// Replaces the functions of a context, so that its calls take turns of the adapter.
 ///
 /// # Safety
-/// The context is null, or one that libibverbs has opened and no other thread has seen yet.
+/// `context` is null, or points to a context that libibverbs has opened and no other thread has
+/// seen yet.
 pub(crate) unsafe fn replace(context: *mut Context) {
-    // SAFETY: as our caller says; the structure begins with these members in every version of the
-    // library's ABI, IBVERBS_1.1.
+    // SAFETY: by our contract, a context that is not null is valid, and only this thread accesses
+    // it. It begins with the members of `Context` in every library with the ABI IBVERBS_1.1.
     let Some(context) = (unsafe { context.as_mut() }) else { return };
     let Context { poll_cq, request_notification, post_send, .. } = *context;
     let own = Replaced { poll_cq, request_notification, post_send };
@@ -72,26 +75,26 @@ fn replaced() -> &'static Replaced {
 unsafe extern "C" fn poll(cq: *mut c_void, entries: c_int, out: *mut c_void) -> c_int {
     let poll_cq = replaced().poll_cq;
     if process::has_completed() {
-        // SAFETY: the arguments are those that our caller gave for this very function.
+        // SAFETY: the program passed these arguments for this function.
         let found = unsafe { poll_cq(cq, entries, out) };
         if found != 0 {
             return found;
         }
     }
     process::take_turn(entries.max(1) as u32);
-    // SAFETY: as above.
+    // SAFETY: the program passed these arguments for this function.
     unsafe { poll_cq(cq, entries, out) }
 }
 
 unsafe extern "C" fn arm(cq: *mut c_void, solicited_only: c_int) -> c_int {
-    // SAFETY: the arguments are those that our caller gave for this very function.
+    // SAFETY: the program passed these arguments for this function.
     let result = unsafe { (replaced().request_notification)(cq, solicited_only) };
     process::take_turn_and_leave();
     result
 }
 
 unsafe extern "C" fn post(qp: *mut c_void, requests: *mut c_void, wrong: *mut c_void) -> c_int {
-    // SAFETY: the arguments are those that our caller gave for this very function.
+    // SAFETY: the program passed these arguments for this function.
     let result = unsafe { (replaced().post_send)(qp, requests, wrong) };
     process::take_turn(1);
     result

@@ -1,11 +1,12 @@
-//! Work queue entries, as libmlx5 writes them.
+//! Work queue entries (WQEs) in the layout that libmlx5 writes.
 //!
-//! A send WQE is a control segment of 16 bytes and up to 62 further units of 16 bytes; what follows
-//! depends on the operation. The send queue is a ring of basic blocks of 64 bytes; a WQE starts at
-//! a block and may run over the end of the ring. A receive WQE is data segments only.
+//! A send WQE consists of a control segment of 16 bytes, and up to 62 further units of 16 bytes,
+//! whose layout depends on the operation. The send queue is a ring of basic blocks of 64 bytes. A
+//! WQE starts at a block, and may wrap around the end of the ring. A receive WQE consists only of
+//! data segments.
 //!
-//! Everything is big-endian. The adapter trusts no field: a WQE that contradicts the queue pair or
-//! itself is a [`WqeFault`], which fails the queue pair and is reported.
+//! All fields are big-endian. The adapter trusts no field: a WQE that does not match its queue
+//! pair, or contradicts itself, is a [`WqeFault`], which is reported and fails the queue pair.
 
 use pollux_verbs::work::Bind;
 use pollux_verbs::{Access, AddressVector, GlobalRoute, LKey, RKey, Remote, SendFlags, Sge};
@@ -13,13 +14,13 @@ use pollux_wire::address::{Gid, Lid, Qpn};
 use pollux_wire::keys::QKey;
 use std::fmt;
 
-/// Bytes of a basic block.
+/// The length of a basic block.
 pub(crate) const BLOCK: usize = 64;
-/// Bytes of a unit, in which the length of a WQE is given, by six bits.
+/// The length of a unit. The control segment gives the length of a WQE in units, in six bits.
 pub(crate) const UNIT: usize = 16;
-/// Data segments that are taken of a WQE.
+/// Data segments of a WQE, at most.
 pub(crate) const SGES_MAX: usize = 32;
-/// The L_Key of the entry that ends a list of receive segments.
+/// The L_Key that marks the end of a list of receive segments.
 const TERMINATOR: u32 = 0x100;
 
 /// Opcodes of send WQEs.
@@ -45,7 +46,7 @@ pub(crate) struct Control {
     /// The length of the WQE, in units.
     pub(crate) units: usize,
     flags: u8,
-    /// Immediate data, or the key that the operation is about.
+    /// Immediate data, or the key that the operation invalidates or changes.
     imm: u32,
 }
 
@@ -82,7 +83,7 @@ impl Control {
     }
 }
 
-/// What a send WQE asks for.
+/// The operation of a send WQE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Operation {
     Nop,
@@ -110,7 +111,7 @@ pub(crate) struct Datagram {
 /// A data segment of a send WQE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Segment {
-    /// In the WQE itself: offset and length.
+    /// Inline data at an offset of the WQE.
     Inline {
         at: usize,
         bytes: usize,
@@ -118,7 +119,7 @@ pub(crate) enum Segment {
     Entry(Sge),
 }
 
-/// Why a WQE is none.
+/// Why a WQE is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WqeFault {
     Index {
@@ -139,7 +140,7 @@ pub(crate) enum WqeFault {
     },
     Opcode(u8),
     Segments,
-    /// No basic block of its own: the queue has fewer blocks than the WQE.
+    /// The WQE is longer than the send ring, or the queue pair has no send ring.
     TooLong,
 }
 
@@ -177,8 +178,8 @@ pub(crate) fn be64(bytes: &[u8], at: usize) -> u64 {
     u64::from(be32(bytes, at)) << 32 | u64::from(be32(bytes, at + 4))
 }
 
-/// Parses what follows the control segment, its data into `segments`. `bytes` is the WQE, of
-/// complete units; of UD if `is_datagram`.
+/// Parses the units after the control segment. Returns the operation, and stores the data segments
+/// in `segments`. `bytes` is the whole WQE, and `is_datagram` tells whether the queue pair is UD.
 pub(crate) fn parse(
     control: &Control,
     bytes: &[u8],
@@ -258,7 +259,7 @@ impl Datagram {
     }
 }
 
-/// A UMR WQE changes an mkey: a window's bind or invalidation.
+/// Parses a UMR WQE, which changes an mkey: it binds or invalidates a memory window.
 fn parse_umr(
     control: &Control,
     bytes: &[u8],
@@ -293,7 +294,8 @@ fn parse_umr(
     Ok(Operation::Bind(bind))
 }
 
-/// Inline segments and entries may be mixed: UCX puts its header before the user's memory.
+/// Parses data segments. Inline data and entries may be mixed: UCX sends its header inline before
+/// an entry for the user's memory.
 fn parse_data(bytes: &[u8], mut at: usize, segments: &mut Vec<Segment>) -> Result<(), WqeFault> {
     const INLINE: u32 = 0x8000_0000;
     while at < bytes.len() {
@@ -324,7 +326,7 @@ fn parse_segment(bytes: &[u8]) -> Sge {
     Sge { bytes: be32(bytes, 0), lkey: LKey(be32(bytes, 4)), address: be64(bytes, 8) }
 }
 
-/// The segments of a receive, up to the terminator.
+/// The data segments of a receive WQE up to the terminator, without empty ones.
 pub(crate) fn recv_segments(bytes: &[u8]) -> impl Iterator<Item = Sge> {
     let segments = bytes.chunks_exact(UNIT).map(parse_segment);
     let used = segments.take_while(|sge| sge.bytes > 0 || sge.lkey.0 != TERMINATOR);
@@ -335,7 +337,7 @@ pub(crate) fn recv_segments(bytes: &[u8]) -> impl Iterator<Item = Sge> {
 mod tests {
     use super::*;
 
-    /// From words as they are printed: big-endian.
+    /// The big-endian bytes of words.
     fn bytes(words: &[u32]) -> Vec<u8> {
         words.iter().flat_map(|word| word.to_be_bytes()).collect()
     }
@@ -353,7 +355,7 @@ mod tests {
         (control, operation, segments.iter().map(entry).collect())
     }
 
-    /// The words are of libmlx5 44.
+    /// The words were captured from libmlx5 44.
     #[test]
     fn a_send_of_libmlx5_has_its_data_segment() {
         let (control, operation, data) = parsed(

@@ -1,14 +1,15 @@
-//! Pages protected from writing: the kernel reports the first store, and the writer waits.
+//! Write protection of pages with userfaultfd(2): a store to a protected page waits, and makes a
+//! descriptor readable.
 //!
-//! For the sleep until a doorbell is rung, and for pages that are replaced (`shared_pages`).
+//! It has two uses: to sleep until a doorbell is rung, and to replace pages without losing stores
+//! (`shared_pages`).
 //!
-//! Before the adapter's thread sleeps, it protects the pages from writing (userfaultfd(2)). The
-//! program's next store waits, and the descriptor becomes readable; the thread takes the protection
-//! away, and the store continues. A program that is busy pays nothing: the pages are protected
-//! during a sleep only.
+//! Before the adapter's thread sleeps, it protects the doorbell pages. The program's next store to
+//! them waits, and wakes the thread. The thread removes the protection, and the store continues.
+//! The pages are protected only during a sleep, so a busy program has no cost.
 //!
-//! Where the kernel does not allow it (containers may forbid the call), the thread sleeps for a
-//! millisecond at a time instead.
+//! If the kernel does not allow the system call, as in some containers, the thread instead sleeps
+//! for at most a millisecond at a time.
 
 use rustix::ioctl::{self, Updater, opcode};
 use rustix::mm::{UserfaultfdFlags, userfaultfd};
@@ -48,17 +49,18 @@ const GROUP: u8 = 0xaa;
 const API: ioctl::Opcode = opcode::read_write::<Api>(GROUP, 0x3f);
 const REGISTER: ioctl::Opcode = opcode::read_write::<Register>(GROUP, 0x00);
 const WRITE_PROTECT: ioctl::Opcode = opcode::read_write::<WriteProtect>(GROUP, 0x06);
-/// Faults of programs only, which needs no privilege (Linux 5.11).
+/// Handle only faults in user mode, which needs no privilege (Linux 5.11).
 const USER_MODE_ONLY: UserfaultfdFlags = UserfaultfdFlags::from_bits_retain(1);
 const FEATURE_WRITE_PROTECT: u64 = 1;
 const MODE_WRITE_PROTECT: u64 = 2;
 
 impl WriteWatch {
-    /// `None` if the kernel does not allow it.
+    /// Returns `None` if the kernel does not allow it.
     pub(crate) fn new() -> Option<Self> {
         let flags = UserfaultfdFlags::CLOEXEC | UserfaultfdFlags::NONBLOCK | USER_MODE_ONLY;
-        // SAFETY: the descriptor changes no memory by itself; `register` and `set_protected` are
-        // called with pages of this library that stay mapped, and only have writers wait.
+        // SAFETY: the descriptor changes no memory by itself. `register` and `set_protected` change
+        // no content of pages: they only make threads wait that store to them. The kernel refuses
+        // pages that are not mapped.
         let fd = unsafe { userfaultfd(flags) }.ok()?;
         let mut api = Api { api: GROUP.into(), features: FEATURE_WRITE_PROTECT, ioctls: 0 };
         // SAFETY: the kernel reads and writes the structure of this command.
@@ -66,7 +68,8 @@ impl WriteWatch {
         Some(Self { fd })
     }
 
-    /// Watches pages, which are present. Returns `false` if the kernel refuses.
+    /// Registers a range of pages. Only pages that are present can be protected. Returns `false` if
+    /// the kernel refuses.
     pub(crate) fn register(&self, start: u64, bytes: u64) -> bool {
         let mut register = Register { start, bytes, mode: MODE_WRITE_PROTECT, ioctls: 0 };
         // SAFETY: as in `new`.
@@ -75,7 +78,8 @@ impl WriteWatch {
         unsafe { ioctl::ioctl(&self.fd, updater) }.is_ok()
     }
 
-    /// Protects registered pages from writing, or has waiting writers continue.
+    /// Protects registered pages from writing; or removes the protection, so that waiting writers
+    /// continue. Returns `false` if the kernel refuses.
     pub(crate) fn set_protected(&self, start: u64, bytes: u64, is_protected: bool) -> bool {
         let mut protect = WriteProtect { start, bytes, mode: is_protected.into() };
         // SAFETY: as in `new`.

@@ -1,4 +1,4 @@
-//! Commands about the device: the context, its limits, its port.
+//! Commands about the device: its context, its limits, and its port.
 
 use super::queues::{COMPLETION_VECTORS, CQ_ENTRIES_MAX};
 use super::{Answer, Call, driver, errno};
@@ -11,15 +11,16 @@ use pollux_wire::mad::smp::PortState;
 use rustix::io::Errno;
 use zerocopy::IntoBytes;
 
-/// Automatic path migration, events of active ports, a system image GUID, RNR NAKs, and memory
-/// windows of types 1 and 2B.
+/// Capabilities: automatic path migration, port-active events, a system image GUID, RNR NAKs, and
+/// memory windows of types 1 and 2B.
 const DEVICE_CAP_FLAGS: u32 = 1 << 4 | 1 << 10 | 1 << 11 | 1 << 12 | 1 << 17 | 1 << 24;
 
-/// The vendor's OUI; sysfs has the number of PCI.
+/// The OUI of the vendor. sysfs has the PCI vendor ID instead.
 const MELLANOX: u32 = 0x02c9;
 
 impl<L: Link> Hca<L> {
-    /// The answer to the first command of a context. `events` is the descriptor of its events.
+    /// Answers GET_CONTEXT, the first command of a context. `events` is the program's descriptor of
+    /// asynchronous events.
     pub(crate) fn get_context(&mut self, context: u32, call: &Call<'_>, events: i32) -> Answer {
         let asked: abi::AllocUcontextReq = driver(call.body);
         let context = self.contexts.get_mut(context).ok_or(Errno::BADF)?;
@@ -98,7 +99,7 @@ impl<L: Link> Hca<L> {
         };
         let mut answer = [fixed.as_bytes(), tail.as_bytes()].concat();
         answer.resize(call.answer_fixed, 0);
-        // Of the driver's part, nothing but its length: no offload, no compression.
+        // The driver's part contains only its length: no offloads, no CQE compression.
         let length = [0, call.answer_bytes.saturating_sub(call.answer_fixed) as u32];
         answer.extend_from_slice(length.as_bytes());
         answer.resize(call.answer_bytes.max(answer.len()), 0);

@@ -1,4 +1,4 @@
-//! Commands about memory: protection domains, regions, windows.
+//! Commands about memory: protection domains, memory regions, and memory windows.
 
 use super::{Answer, Call, NO_ANSWER, errno};
 use crate::abi::{self, command};
@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use std::sync::Arc;
 use zerocopy::IntoBytes;
 
-/// What a change of a region is of.
+/// Flags of REREG_MR: the attributes of a region to change.
 mod change {
     pub(super) const TRANSLATION: u32 = 1;
     pub(super) const PD: u32 = 2;
@@ -21,7 +21,8 @@ mod change {
 }
 
 impl Call<'_> {
-    /// Faults in the memory that is to be registered: before the lock, since it may take long.
+    /// Faults in the memory of a registration. The caller does this before it takes the lock,
+    /// because it may take long.
     pub(crate) fn fault_in(&self) -> Result<(), Errno> {
         let (start, length, flags) = match self.number {
             command::REG_MR => {
@@ -78,7 +79,8 @@ impl<L: Link> Hca<L> {
         Ok(abi::RegMrResp { mr_handle, lkey, rkey }.as_bytes().to_vec())
     }
 
-    /// Pages of the program that peers can map: those of a region at the same range, or new ones.
+    /// Makes a range of the program's memory mappable for peers, or reuses the pages of a region
+    /// with the same range. `None` if the range stays private.
     fn shared_pages(&self, start: u64, bytes: u64) -> Option<Arc<SharedPages>> {
         let mut all = self.regions.values().filter_map(|region| region.pages.as_ref());
         if all.clone().count() >= SEGMENTS_MAX {
@@ -88,7 +90,7 @@ impl<L: Link> Hca<L> {
         known.or_else(|| SharedPages::replace(start, bytes).map(Arc::new))
     }
 
-    /// Registers a region anew; it keeps its keys.
+    /// Changes the range, protection domain or access of a region. The region keeps its keys.
     pub(super) fn rereg_mr(&mut self, asked: abi::ReregMr) -> Answer {
         use change::{ACCESS, PD, TRANSLATION};
         let has = |flag| asked.flags & flag != 0;
@@ -141,14 +143,14 @@ impl<L: Link> Hca<L> {
         Ok(NO_ANSWER)
     }
 
-    /// Destroys a window by its key at creation: binds have changed it.
+    /// Destroys the window that had this key at creation. Binds change the key.
     pub(super) fn remove_window(&mut self, handle: u32) -> Result<(), Errno> {
         let key = self.device.adapter.window_key(RKey(handle)).ok_or(Errno::INVAL)?;
         self.device.destroy_window(key).map_err(errno)
     }
 }
 
-/// Memory of the program, which must be there, as a region at an address that it chose.
+/// A range of the program's memory, to register under the address `address`.
 fn mapped(start: u64, bytes: u64, address: u64) -> Result<(ProgramMemory, MemoryRange), Errno> {
     let memory = ProgramMemory::at(start, bytes).ok_or(Errno::INVAL)?;
     address.checked_add(bytes).ok_or(Errno::INVAL)?;

@@ -1,7 +1,8 @@
-//! Commands of the library: what the kernel answers to a `write` to `/dev/infiniband/uverbsN`.
+//! Executes the commands that the verbs library writes to `/dev/infiniband/uverbsN`, in place of
+//! the kernel.
 //!
-//! This file takes a command apart and passes it on: `device`, `memory`, `queues` and `qp` have
-//! those about their objects, of which `ownership` knows the contexts.
+//! This file parses and dispatches commands. `device`, `memory`, `queues` and `qp` execute the
+//! commands about their objects. `ownership` checks that handles belong to the context.
 
 mod device;
 mod memory;
@@ -21,23 +22,25 @@ use rustix::io::Errno;
 use std::os::fd::OwnedFd;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// A command, taken apart.
+/// A parsed command.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Call<'a> {
     pub(crate) number: u32,
     pub(crate) is_extended: bool,
-    /// Behind the header and the address of the answer.
+    /// The parts after the header and the address of the answer.
     body: &'a [u8],
-    /// Bytes of the fixed part, if the header has them.
+    /// The length of the fixed part, which only an extended header contains.
     fixed: Option<usize>,
-    /// The address of the answer in the program, and the bytes of its fixed part and of all.
+    /// The address in the program to write the answer to.
     pub(crate) answer: u64,
+    /// The space for the fixed part of the answer, in bytes.
     pub(crate) answer_fixed: usize,
+    /// The space for the whole answer, in bytes.
     pub(crate) answer_bytes: usize,
 }
 
 impl<'a> Call<'a> {
-    /// Takes the bytes of a `write` apart, and checks their lengths as the kernel does.
+    /// Parses the bytes of a `write`, and checks their lengths as the kernel does.
     pub(crate) fn parse(bytes: &'a [u8]) -> Result<Self, Errno> {
         let (header, rest) = abi::CmdHdr::read_from_prefix(bytes).map_err(|_| Errno::INVAL)?;
         let number = header.command & command::NUMBER;
@@ -86,7 +89,7 @@ impl<'a> Call<'a> {
         {
             return Err(Errno::INVAL);
         }
-        // The sizes of the forms need not be of full words.
+        // The header counts in words of 8 bytes, but a form may have another size.
         if fixed < form.in_bytes || answer_bytes > 0 && answer_fixed < form.out_bytes {
             return Err(Errno::NOSPC);
         }
@@ -101,7 +104,8 @@ impl<'a> Call<'a> {
         })
     }
 
-    /// Whether it ends an object, which a program may do without an adapter.
+    /// Whether the command destroys an object, which a program may do after the adapter was
+    /// removed.
     fn is_destroy(&self) -> bool {
         matches!(
             self.number,
@@ -115,7 +119,7 @@ impl<'a> Call<'a> {
         )
     }
 
-    /// The fixed part, and the driver's part behind it.
+    /// The fixed part and the driver's part.
     fn parts<T: FromBytes>(&self) -> Result<(T, &'a [u8]), Errno> {
         let (fixed, rest) = T::read_from_prefix(self.body).map_err(|_| Errno::NOSPC)?;
         let driver = self.fixed.map_or(Some(rest), |fixed| self.body.get(fixed..));
@@ -126,7 +130,7 @@ impl<'a> Call<'a> {
         self.parts().map(|(fixed, _)| fixed)
     }
 
-    /// An answer of a fixed and a driver's part.
+    /// Composes an answer from its fixed part and its driver's part.
     fn answer(&self, fixed: &(impl IntoBytes + Immutable), driver: &[u8]) -> Vec<u8> {
         let mut bytes = fixed.as_bytes().to_vec();
         if self.is_extended {
@@ -139,7 +143,7 @@ impl<'a> Call<'a> {
     }
 }
 
-/// The driver's part of a command; missing bytes are zero, as from older libraries.
+/// The driver's part of a command. Bytes that an older library does not write are zero.
 fn driver<T: FromBytes + IntoBytes + Immutable + Default>(bytes: &[u8]) -> T {
     let mut part = T::default();
     let mut whole = vec![0; size_of::<T>()];
@@ -167,8 +171,8 @@ type Answer = Result<Vec<u8>, Errno>;
 const NO_ANSWER: Vec<u8> = Vec::new();
 
 impl<L: Link> Hca<L> {
-    /// Opens a context: what one `open` of the device has. Returns its number, the program's
-    /// descriptor of its events, and that of the device.
+    /// Creates the context for one `open` of the device. Returns its number, and the program's
+    /// descriptors of its events and of the device file.
     pub(crate) fn open(&mut self) -> Result<(u32, OwnedFd, OwnedFd), Errno> {
         let (events, program) = EventQueue::new()?;
         let (pages, file) = DoorbellPages::new()?;
@@ -186,7 +190,7 @@ impl<L: Link> Hca<L> {
         Ok((number, program, file))
     }
 
-    /// Closes a context, with all that was made through it.
+    /// Closes a context, and destroys all objects that were created through it.
     pub(crate) fn close(&mut self, context: u32) {
         for number in self.qp_numbers.clone() {
             if self.qps.get(number).is_some_and(|qp| qp.context == context) {
@@ -223,7 +227,7 @@ impl<L: Link> Hca<L> {
         }
     }
 
-    /// Address handles keep their protection domain in use.
+    /// Destroys the cached address handles, which would keep protection domains in use.
     fn forget_handles(&mut self) {
         for (_, ah) in std::mem::take(&mut self.handles) {
             let _ = self.device.destroy_ah(ah);
@@ -265,14 +269,16 @@ impl<L: Link> Hca<L> {
         }
     }
 
-    /// The answer to a destroy: the events of the object that the program has read.
+    /// The answer to a destroy command: the number of the object's events that the program has
+    /// read.
     fn events_read(&mut self, context: u32, handle: u64) -> Answer {
         let context = self.contexts.get_mut(context).ok_or(Errno::BADF)?;
         Ok(context.events.end(handle).as_bytes().to_vec())
     }
 }
 
-/// A ring of the program, which must be there.
+/// A ring in the program's memory. Fails if it is not mapped with the rights that the adapter
+/// needs.
 fn ring(address: u64, bytes: usize, is_written: bool) -> Result<ProgramMemory, Errno> {
     let ring = ProgramMemory::at(address, bytes as u64).ok_or(Errno::INVAL)?;
     ring.fault_in(is_written).map(|()| ring)
@@ -282,13 +288,13 @@ fn ring(address: u64, bytes: usize, is_written: bool) -> Result<ProgramMemory, E
 mod tests {
     use super::*;
 
-    /// As libmlx5 44 writes them: a queue of 2 entries of 64 bytes at 0x22de_0000.
+    /// Captured from libmlx5 44: resizes to 2 entries of 64 bytes at 0x22de_0000.
     const RESIZE_CQ: &str = "130000000a000200 d81d29a8fd7f0000 01000000 01000000 \
         0000de2200000000 4000 0000 00000000";
-    /// A change of access.
+    /// Captured from libmlx5 44: changes the access of a region.
     const REREG_MR: &str = "0b0000000e000200 481d29a8fd7f0000 03020000 04000000 \
         0000000000000000 0000000000000000 0000000000000000 00000000 03000000";
-    /// A queue of 16 entries that may overrun.
+    /// Captured from libmlx5 44: creates a queue of 16 entries that ignores overruns.
     const CREATE_CQ_EX: &str = "1200008004000200 901829a8fd7f0000 0400 0100 00000000 \
         d0c0e42200000000 0f000000 00000000 ffffffff 00000000 02000000 00000000 \
         00d0ea2200000000 00a0e02200000000 40000000 00000000 0000000000000000";
@@ -331,7 +337,7 @@ mod tests {
             assert_eq!(parse(&good[..good.len() - 8]), Err(Errno::INVAL));
             assert_eq!(parse(&good[..6]), Err(Errno::INVAL));
         }
-        // The header agrees with the length, and the fixed part is too short.
+        // The header matches the length, but the fixed part is too short.
         let mut short = bytes(REREG_MR)[..48].to_vec();
         short[4] = 12;
         assert_eq!(parse(&short), Err(Errno::NOSPC));
@@ -341,7 +347,7 @@ mod tests {
         let mut flags = bytes(RESIZE_CQ);
         flags[1] = 1;
         assert_eq!(parse(&flags), Err(Errno::INVAL));
-        // An extended command that only has a plain form.
+        // An extended command that exists only in the plain form.
         let mut extended = bytes(CREATE_CQ_EX);
         extended[0] = 0x13;
         assert_eq!(parse(&extended), Err(Errno::OPNOTSUPP));

@@ -1,4 +1,5 @@
-//! Handles belong to the context that made them: to another context of the program they are none.
+//! Checks that a command names only handles of its own context. A handle of another context of the
+//! program is invalid.
 
 use super::Call;
 use crate::abi::command;
@@ -15,7 +16,7 @@ enum Kind {
     Qp,
 }
 
-/// The handles in commands: the command, the kind, and the first byte in the body.
+/// The handles in commands: the command, the kind of object, and the offset in the body.
 const HANDLES: [(u32, Kind, usize); 22] = [
     (command::DEALLOC_PD, Kind::Pd, 0),
     (command::REG_MR, Kind::Pd, 24),
@@ -42,8 +43,8 @@ const HANDLES: [(u32, Kind, usize); 22] = [
 ];
 
 impl<L: Link> Hca<L> {
-    /// Whether a command has a handle of another context. One that nobody has is left to the
-    /// command.
+    /// Whether a command names a handle of another context. A handle that does not exist is not
+    /// checked here; the command itself fails.
     pub(super) fn has_foreign_handle(&self, context: u32, call: &Call<'_>) -> bool {
         let of_command = HANDLES.iter().filter(|(number, ..)| *number == call.number);
         of_command.into_iter().any(|&(_, kind, at)| {

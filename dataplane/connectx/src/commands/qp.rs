@@ -99,14 +99,14 @@ impl<L: Link> Hca<L> {
             recv_requests_max: own.rq_wqe_count,
             send_sges_max: SGES_MAX as u32,
             recv_sges_max: SGES_MAX as u32,
-            // Inline data is sent from the ring.
+            // Inline data is sent from the send ring, as a data segment.
             inline_bytes_max: 0,
-            // libmlx5 asks for a completion in each WQE.
+            // libmlx5 sets the flag for a completion in each WQE.
             signal_all: false,
         })
     }
 
-    /// Inline data is sent from the send ring, so that needs a key.
+    /// Registers a send ring. It needs an L_Key because inline data is sent from it.
     fn register_ring(
         &mut self,
         pd: Pd,
@@ -119,7 +119,7 @@ impl<L: Link> Hca<L> {
 
     pub(super) fn modify_qp(&mut self, call: &Call<'_>) -> Answer {
         let asked: abi::ModifyQp = call.only()?;
-        // Work that was posted before the change belongs to the state before it.
+        // Take the WQEs that were posted before this command, in the old state.
         self.turn();
         let qp = self.qps.get_mut(asked.qp_handle).ok_or(Errno::INVAL)?;
         let change = change_of(&asked)?;
@@ -137,7 +137,7 @@ impl<L: Link> Hca<L> {
         let qp = self.qps.get(number).ok_or(Errno::INVAL)?;
         let (state, attributes) = self.device.query_qp(qp.qp).map_err(errno)?;
         let mut answer = response_of(state, &attributes);
-        // The library knows itself what may be posted to its send ring.
+        // The library itself fills in the capacity of the send ring.
         if let Some(slots) = &qp.recv_slots {
             answer.max_recv_wr = slots.count;
             answer.max_recv_sge = (slots.bytes / UNIT) as u32;
@@ -150,13 +150,13 @@ impl<L: Link> Hca<L> {
         let number: u32 = call.only()?;
         let qp = self.qps.get(number).ok_or(Errno::INVAL)?;
         let (handle, context) = (qp.user_handle, qp.context);
-        // Completions of requests that are done stay.
+        // Write the completions of finished requests before the queue pair is gone.
         self.turn();
         self.remove_qp(number)?;
         self.events_read(context, handle)
     }
 
-    /// EBUSY while it is attached to a multicast group.
+    /// Fails with EBUSY while the queue pair is attached to a multicast group.
     pub(super) fn remove_qp(&mut self, number: u32) -> Result<(), Errno> {
         let qp = self.qps.get(number).ok_or(Errno::INVAL)?;
         self.device.destroy_qp(qp.qp).map_err(errno)?;
@@ -193,14 +193,14 @@ impl<L: Link> Hca<L> {
     }
 }
 
-/// A flag of the driver's part: messages may be scattered to their completions.
+/// A flag of the driver's part: received messages may be scattered to their CQEs.
 const SCATTER_TO_CQE: u32 = 1 << 1;
 
-/// Of the flags of an extended command none is supported, and of the driver's those about scatter
-/// to CQE.
+/// Checks the flags of an extended command, none of which is supported, and the flags of the
+/// driver's part, of which only those about scatter to CQE are supported.
 fn check_flags(call: &Call<'_>, driver_flags: u32) -> Result<(), Errno> {
     const INDIRECTION_TABLE: u32 = 1;
-    /// The answers to reads and atomics too, if the adapter has that.
+    /// Also scatter responses to reads and atomics, if the adapter can. This one does not.
     const OF_REQUESTER: u32 = 1 << 8;
     const KNOWN: u32 = 0xfff;
     let tail = call.body.get(size_of::<abi::CreateQp>()..call.fixed.unwrap_or(0));
@@ -215,7 +215,8 @@ fn check_flags(call: &Call<'_>, driver_flags: u32) -> Result<(), Errno> {
     }
 }
 
-/// The rings of a queue pair, in one buffer of the program: receives, then sends.
+/// The rings of a queue pair. They share a buffer of the program: first the receive ring, then the
+/// send ring.
 struct Rings {
     send: Option<ProgramMemory>,
     recv: Option<ProgramMemory>,

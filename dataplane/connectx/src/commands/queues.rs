@@ -1,4 +1,4 @@
-//! Commands about completion queues, their channels, and shared receive queues.
+//! Commands about completion queues, completion channels, and shared receive queues.
 
 use super::{Answer, Call, NO_ANSWER, driver, errno, ring};
 use crate::abi;
@@ -62,12 +62,13 @@ impl<L: Link> Hca<L> {
         Ok(call.answer(&answer, [low_24_bits(number), 0].as_bytes()))
     }
 
-    /// Moves a queue to another ring. The last entry in the old ring is one that says so; libmlx5
-    /// copies those before it, each by an index further, as that one takes an index of its own.
+    /// Moves a completion queue to another ring. The last entry in the old ring is a resize CQE.
+    /// libmlx5 copies the entries before it to the new ring, each to the next higher index, because
+    /// the resize CQE also takes up an index.
     pub(super) fn resize_cq(&mut self, call: &Call<'_>) -> Answer {
         let (asked, part): (abi::ResizeCq, _) = call.parts()?;
         let own: abi::ResizeCqDriver = driver(part);
-        // What has completed is in the old ring.
+        // Write finished completions to the old ring.
         self.turn();
         let cq = self.cqs.get_mut(asked.cq_handle).ok_or(Errno::INVAL)?;
         let answer = abi::ResizeCqResp { cqe: asked.cqe, reserved: 0 };
@@ -114,7 +115,7 @@ impl<L: Link> Hca<L> {
         if asked.max_wr >= 1 << 15 || asked.max_sge > 31 {
             return Err(Errno::INVAL);
         }
-        // With a signature, the entries have another form.
+        // The flags request signatures, with which WQEs have another layout.
         if own.flags != 0 {
             return Err(Errno::OPNOTSUPP);
         }
@@ -178,16 +179,17 @@ impl<L: Link> Hca<L> {
     }
 }
 
-/// Completion vectors of a context: the number is part of the answer to its first command.
+/// Completion vectors of a context. The answer to GET_CONTEXT contains this number.
 pub(super) const COMPLETION_VECTORS: u32 = 1;
-/// Entries of a completion queue, at most.
+/// The maximum number of entries of a completion queue.
 pub(super) const CQ_ENTRIES_MAX: u32 = 1 << 20;
 
 const IGNORE_OVERRUN: u32 = 1 << 1;
-/// A flag of the driver's part: the page of doorbells is named, of which there is one.
+/// A flag of the driver's part: it names a doorbell page. The page is ignored, because only page 0
+/// has the register of completion queues.
 const UAR_PAGE_INDEX: u16 = 1 << 1;
 
-/// A ring of `cqe + 1` entries: their number, the bytes of each, and the memory.
+/// A ring of `cqe + 1` entries. Returns their number, the bytes of each, and the memory.
 fn cq_ring(cqe: u32, entry_bytes: u32, address: u64) -> Result<(u32, usize, ProgramMemory), Errno> {
     let entries = cqe.wrapping_add(1);
     let is_size = matches!(entry_bytes, 64 | 128);
@@ -198,7 +200,8 @@ fn cq_ring(cqe: u32, entry_bytes: u32, address: u64) -> Result<(u32, usize, Prog
     Ok((entries, bytes, ring(address, entries as usize * bytes, true)?))
 }
 
-/// The plain or the extended form of `create_cq`: its fixed part, its flags, the driver's part.
+/// Parses the plain or extended form of CREATE_CQ. Returns its fixed part in the plain form, its
+/// flags, and the driver's part.
 fn create_cq_parts<'a>(call: &Call<'a>) -> Result<(abi::CreateCq, u32, &'a [u8]), Errno> {
     if !call.is_extended {
         let (asked, part) = call.parts()?;

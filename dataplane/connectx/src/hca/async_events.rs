@@ -1,5 +1,5 @@
-//! Asynchronous events: each goes to the context of the object that it is about, or to all
-//! contexts.
+//! Asynchronous events. An event of an object goes to the context of the object, and an event of
+//! the port or device goes to all contexts.
 
 use super::Hca;
 use pollux_hca::Link;

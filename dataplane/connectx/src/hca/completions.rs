@@ -1,4 +1,4 @@
-//! Completions, written into the program's rings, and the notifications that it asked for.
+//! Writes completions to the program's rings, and sends the notifications that the program armed.
 
 use super::scatter::{self, BEFORE_ENTRY_MAX, IN_ENTRY_MAX};
 use super::{Hca, async_events, low_24_bits};
@@ -25,11 +25,11 @@ impl<L: Link> Hca<L> {
         let Some(cq) = self.cqs.get(number).map(|cq| cq.cq) else { return };
         let (mut any, mut is_solicited) = (false, false);
         let mut completions = std::mem::take(&mut self.completions);
-        // The adapter's progress is made once in a turn, not by each poll.
+        // Poll the adapter directly: the device's poll would also make progress each time.
         let mut has_more = true;
         while has_more && let Ok(count @ 1..) = self.device.adapter.poll(cq, &mut completions) {
             has_more = count == completions.len();
-            // Of those just polled, the last one has number 0.
+            // The position is relative to the completions just polled: 0 is the last one of them.
             let last = self.device.adapter.last_solicited(cq);
             let last = last.and_then(|last| count.checked_add_signed(last));
             for (nth, completion) in completions[..count].iter().enumerate() {
@@ -45,7 +45,7 @@ impl<L: Link> Hca<L> {
         }
     }
 
-    /// Writes the completion of a request that the adapter did not get.
+    /// Writes the completion of a request that was not posted to the adapter.
     pub(super) fn write_completion(&mut self, number: u32, completion: &Completion) {
         self.write(number, completion, true);
         self.notify(number, true);
@@ -90,7 +90,7 @@ impl<L: Link> Hca<L> {
         }
     }
 
-    /// Notifies the program that waits for a completion like one of those just written.
+    /// Notifies the program if the queue is armed for any of the completions just written.
     fn notify(&mut self, number: u32, is_solicited: bool) {
         let armed = self.cqs.get(number).and_then(|cq| cq.armed);
         if armed == Some(Arm::Any) || armed == Some(Arm::Solicited) && is_solicited {
@@ -103,7 +103,7 @@ impl<L: Link> Hca<L> {
         let error = QpAttributes { state: Some(QpState::Err), ..QpAttributes::default() };
         let uses = |qp: &QpObject| qp.send_cq == number || qp.recv_cq == number;
         for (_, qp) in self.qps.iter().filter(|(_, qp)| uses(qp)) {
-            // One in RESET has no requests, and stays there.
+            // A queue pair in RESET has no requests. It refuses the change and stays in RESET.
             let _ = self.device.modify_qp(qp.qp, &error);
         }
     }
@@ -119,13 +119,13 @@ impl<L: Link> Hca<L> {
         }
     }
 
-    /// Whether the program waits for a notification.
+    /// Whether the program has armed any completion queue.
     pub(crate) fn is_armed(&self) -> bool {
         self.cqs.iter().any(|(_, cq)| cq.armed.is_some())
     }
 
-    /// Arms the completion queues that the program asked to be notified of. The store names one;
-    /// the records of the others show those whose store it hid.
+    /// Arms the completion queues whose doorbells were rung. The value in the register names the
+    /// last one. Others, whose stores it overwrote, are found by a change of their records.
     pub(super) fn take_arms(&mut self) -> bool {
         let mut any = false;
         for index in 0..self.context_numbers.len() {
@@ -150,16 +150,16 @@ impl<L: Link> Hca<L> {
 
     fn arm(&mut self, number: u32, word: u32) {
         const SOLICITED_ONLY: u32 = 1 << 24;
-        // What the adapter has completed precedes the arm.
+        // Completions that the adapter already has come before the arm.
         self.move_completions_of(number);
         let Some(cq) = self.cqs.get_mut(number) else { return };
-        // The program may have seen fewer completions than there are.
+        // Completions that the program had not polled when it armed the queue.
         let unseen = cq.produced.wrapping_sub(word) & 0xff_ffff;
         let (arm, ago) = match word & SOLICITED_ONLY {
             0 => (Arm::Any, 0),
             _ => (Arm::Solicited, cq.produced.wrapping_sub(cq.last_solicited)),
         };
-        // An arm for all is not replaced by one for fewer (IBA 11.4.2.2).
+        // An arm for any completion is not replaced by one for solicited ones (IBA 11.4.2.2).
         if cq.armed != Some(Arm::Any) {
             cq.armed = Some(arm);
         }
@@ -169,23 +169,23 @@ impl<L: Link> Hca<L> {
     }
 }
 
-/// Entries that the program has not taken, as its record says.
+/// Entries that the program has not polled yet, according to its doorbell record.
 pub(crate) fn waiting(cq: &CqObject) -> u32 {
     cq.produced.wrapping_sub(cq.record.word(0)) & 0xff_ffff
 }
 
-/// The byte of the ring at which the next entry begins.
+/// The offset of the next entry in the ring.
 fn slot_at(cq: &CqObject) -> usize {
     (cq.produced & (cq.entries - 1)) as usize * cq.entry_bytes
 }
 
-/// Writes the next entry of a ring, in the program's lap.
+/// Writes the next entry of a ring, with the owner bit of the current pass.
 pub(crate) fn put(cq: &mut CqObject, mut cqe: [u8; CQE_BYTES]) {
     cqe[CQE_BYTES - 1] |= u8::from(cq.produced & cq.entries != 0);
     let at = slot_at(cq) + cq.entry_bytes - cqe.len();
     let (body, last) = cqe.split_at(56);
     let is_body_written = cq.ring.write(at, body);
-    // The word with the owner bit is written last, and at once.
+    // The word with the owner bit makes the entry valid, so it is written last, in one store.
     fence(Ordering::Release);
     let is_written = is_body_written && cq.ring.write(at + 56, last);
     debug_assert!(is_written, "the ring holds its entries, as `create_cq` checked");

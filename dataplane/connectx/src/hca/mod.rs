@@ -1,10 +1,11 @@
-//! The adapter behind the doorbells. It takes work from the program's rings, has the fabric's
-//! adapter execute it, and writes completions into the program's rings.
+//! The adapter behind the doorbells. It takes WQEs from the program's rings, posts them to the
+//! fabric's adapter ([`SoftDevice`]), and writes completions to the program's rings.
 //!
-//! A turn ([`Hca::turn`]) does, in this order: sends whose doorbells were rung, progress of the
-//! adapter and its completions, notifications, events. The adapter fetches receives when it needs
-//! them. A turn allocates nothing unless a WQE names a new path. A program that polls takes turns
-//! itself ([`Hca::turn_of_poll`]), and polls often, so a turn without work has to be short.
+//! A turn ([`Hca::turn`]) does the following, in this order: it takes sends whose doorbells were
+//! rung, lets the adapter make progress, writes completions and notifications, and sends
+//! asynchronous events. The adapter itself fetches receives when it needs them. A turn allocates
+//! memory only if a WQE names a new path. A program that polls takes turns in its polls
+//! ([`Hca::turn_of_poll`]), so a turn without work has to be short.
 
 mod async_events;
 pub(crate) mod completions;
@@ -29,40 +30,41 @@ pub(crate) struct Hca<L: Link> {
     pub(crate) device: SoftDevice<L>,
     pub(crate) contexts: Table<Context>,
     pub(crate) regions: BTreeMap<u32, RegionObject>,
-    /// Memory windows, by the key at creation.
+    /// The contexts of memory windows, by the R_Key that a window had at creation.
     pub(crate) windows: BTreeMap<u32, u32>,
     pub(crate) cqs: Table<CqObject>,
     pub(crate) srqs: Table<SrqObject>,
     pub(crate) qps: Table<QpObject>,
-    /// The numbers of all objects, for the loops of a turn.
+    /// The numbers of all contexts, completion queues and queue pairs, for the loops of a turn.
     pub(crate) context_numbers: Vec<u32>,
     pub(crate) cq_numbers: Vec<u32>,
     pub(crate) qp_numbers: Vec<u32>,
-    /// The numbers in `qps`, by QPN.
+    /// The keys of `qps`, by QPN.
     pub(crate) by_qpn: BTreeMap<u32, u32>,
     pub(crate) handles: Handles,
-    /// Buffer for completions on their way to the program.
+    /// A buffer for polled completions.
     completions: Vec<Completion>,
-    /// Buffers for the WQE that is taken, and for the slot of a receive.
+    /// Buffers for the WQE that is taken.
     parts: WqeParts,
+    /// A buffer for a receive WQE.
     slot: Vec<u8>,
-    /// How many completions the adapter had at the last move.
+    /// The adapter's count of completions when they were last moved to the program.
     completions_moved: u64,
-    /// Some queue pair has sends that the adapter had no space for.
+    /// Whether a queue pair has sends that the adapter has not accepted yet.
     has_waiting_sends: bool,
     turns: u32,
-    /// How many lines about faults were printed; their number is limited.
+    /// The number of printed fault messages, which is limited.
     pub(crate) faults_reported: u32,
-    /// The fabric has ended, and the adapter was removed.
+    /// Whether the fabric has ended, so that the adapter was removed.
     pub(crate) is_removed: bool,
 }
 
-/// Completions that are moved at once, at most.
+/// Completions per poll of the adapter, at most.
 const COMPLETIONS_AT_ONCE: usize = 32;
-/// Turns between checks for work that has no notification: receives that were posted to queue pairs
-/// in error, which ring no doorbell, and events whose socket was full.
+/// Turns between checks for work that nothing signals: receives posted to queue pairs in state ERR,
+/// because receives ring no doorbell, and events for which the socket was full.
 const TURNS_PER_FLUSH: u32 = 32;
-/// Objects of each kind, at most.
+/// The maximum number of objects of each kind.
 const OBJECTS_MAX: u32 = 65_536;
 
 impl<L: Link> Hca<L> {
@@ -91,15 +93,15 @@ impl<L: Link> Hca<L> {
         }
     }
 
-    /// Does what is due. Returns whether there was anything.
+    /// Takes one turn. Returns whether there was any work.
     pub(crate) fn turn(&mut self) -> bool {
         let taken = self.begin_turn();
         self.device.progress();
         taken | self.end_turn()
     }
 
-    /// A turn of a program that polls for up to `completions_max` completions. Returns whether
-    /// there were any.
+    /// Takes a turn for a program that polls for up to `completions_max` completions. Returns
+    /// whether completions were written.
     pub(crate) fn turn_of_poll(&mut self, completions_max: u32) -> bool {
         self.begin_turn();
         self.device.progress_to_completions(completions_max.into());
@@ -125,20 +127,20 @@ impl<L: Link> Hca<L> {
         moved
     }
 
-    /// The effects of a card that is taken out: an event at each context, and flushed requests.
-    /// From now on, programs can only destroy their objects.
+    /// Acts like the removal of a card: flushes all requests, and sends a fatal event to each
+    /// context. From then on, programs can only destroy their objects.
     fn remove_adapter(&mut self) {
         self.is_removed = true;
         eprintln!("pollux-connectx: the fabric has ended; the adapter is gone");
         let error = QpAttributes { state: Some(QpState::Err), ..QpAttributes::default() };
         for (_, qp) in self.qps.iter() {
-            // A queue pair in RESET has no requests, and stays there.
+            // A queue pair in RESET has no requests. It refuses the change and stays in RESET.
             let _ = self.device.modify_qp(qp.qp, &error);
         }
         self.send_to_all(0, async_events::DEVICE_FATAL);
     }
 
-    /// The longest sleep before the next turn.
+    /// The longest sleep before the next turn. It is short while events wait for a full socket.
     pub(crate) fn sleep_max(&self) -> Duration {
         let is_full = |context: &Context| {
             context.events.is_full() || context.channels.values().any(|queue| queue.is_full())
@@ -150,7 +152,7 @@ impl<L: Link> Hca<L> {
     }
 }
 
-/// The number of a queue as the adapter's formats have it: 24 bits.
+/// The number of a queue in the adapter's formats, which have 24 bits for it.
 pub(crate) const fn low_24_bits(number: u32) -> u32 {
     number & 0xff_ffff
 }

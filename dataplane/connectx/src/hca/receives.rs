@@ -1,5 +1,5 @@
-//! Receives: the program's rings of receive WQEs, fetched when their doorbell records have
-//! advanced.
+//! Receives. The adapter fetches receive WQEs from the program's rings, up to the index in the
+//! doorbell record.
 
 use super::Hca;
 use crate::cqe::WorkId;
@@ -9,11 +9,12 @@ use pollux_hca::Link;
 use pollux_hca::recv_source::RecvSource;
 use pollux_verbs::{RecvRequest, Sge};
 
-/// The receive ring of a queue pair: slots in turn.
+/// The receive ring of a queue pair. Slots are used in order.
 #[derive(Debug)]
 pub(crate) struct RecvRing {
     slots: RecvSlots,
     record: Record,
+    /// The number of fetched WQEs, modulo 2^16.
     taken: u16,
     slot: SlotParts,
 }
@@ -42,13 +43,15 @@ impl RecvSource for RecvRing {
     }
 }
 
-/// The ring of a shared receive queue: a list of slots, each with the number of the next.
+/// The ring of a shared receive queue: a linked list of slots, each of which contains the index of
+/// the next one.
 #[derive(Debug)]
 pub(crate) struct SrqRing {
     slots: RecvSlots,
     record: Record,
-    /// The next slot to take, and the number taken.
+    /// The index of the next slot to fetch.
     head: u16,
+    /// The number of fetched WQEs, modulo 2^16.
     taken: u16,
     slot: SlotParts,
 }
@@ -72,11 +75,11 @@ impl RecvSource for SrqRing {
         }
     }
 
-    /// A shared queue has no reset.
+    /// Shared receive queues have no RESET state.
     fn reset(&mut self) {}
 }
 
-/// A copy of a slot and its list, which keep their memory from one to the next.
+/// Buffers for a slot and its segments, which are reused.
 #[derive(Debug, Default)]
 struct SlotParts {
     bytes: Vec<u8>,
@@ -84,7 +87,7 @@ struct SlotParts {
 }
 
 impl SlotParts {
-    /// Passes on the receive whose segments begin at a byte.
+    /// Passes the receive in the buffer to `take`. Its segments begin at the offset `at`.
     fn pass_on(&mut self, index: u16, at: usize, take: &mut dyn FnMut(&RecvRequest<'_>)) {
         self.sges.clear();
         self.sges.extend(recv_segments(&self.bytes[at..]));
@@ -93,7 +96,7 @@ impl SlotParts {
 }
 
 impl<L: Link> Hca<L> {
-    /// Flushes receives that were posted to queue pairs in error.
+    /// Flushes receives that were posted to queue pairs in state ERR.
     pub(super) fn flush_receives(&mut self) -> bool {
         let adapter = &mut self.device.adapter;
         self.qps.iter().fold(false, |any, (_, qp)| adapter.flush_receives(qp.qp) | any)

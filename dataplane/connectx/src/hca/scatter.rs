@@ -1,7 +1,8 @@
-//! Scatter to CQE: a short message that was received is also in its completion queue entry, from
-//! which libmlx5 copies it to the program's buffers.
+//! Scatter to CQE: the completion queue entry of a short received message contains the message, and
+//! libmlx5 copies it from there to the program's buffers.
 //!
-//! A card does not write the buffers then. Here the adapter has, so both have the message.
+//! A card then does not write the buffers itself. This adapter has already written them, so the
+//! message is in both places.
 
 use crate::cqe::WorkId;
 use crate::objects::{NEXT, QpObject, RegionObject, SrqObject};
@@ -10,13 +11,13 @@ use pollux_verbs::table::Table;
 use pollux_verbs::{Completion, CompletionKind, CompletionStatus, Sge};
 use std::collections::BTreeMap;
 
-/// Bytes that an entry of 64 has space for.
+/// The space for a message in an entry of 64 bytes.
 pub(super) const IN_ENTRY_MAX: usize = 32;
-/// Bytes of the first half of an entry of 128.
+/// The space for a message in an entry of 128 bytes, which is its first half.
 pub(super) const BEFORE_ENTRY_MAX: usize = 64;
 
-/// The message of a completion, in the first bytes of `out`, if its queue pair scatters it and it
-/// fits.
+/// Copies the message of a completion to the start of `out` and returns it. `None` if the queue
+/// pair does not scatter it, or if it does not fit.
 pub(super) fn message<'a>(
     completion: &Completion,
     qp: &QpObject,
@@ -34,7 +35,7 @@ pub(super) fn message<'a>(
     if !is_scattered {
         return None;
     }
-    // A receive stays in its ring until its completion was polled.
+    // The receive WQE is still in its ring, because its completion was not polled yet.
     let (slots, before) = match qp.srq {
         Some(srq) => (&srqs.get(srq)?.slots, NEXT),
         None => (qp.recv_slots.as_ref()?, 0),
@@ -52,7 +53,8 @@ pub(super) fn message<'a>(
     rest.is_empty().then_some(&*out)
 }
 
-/// Reads the first bytes of a segment. The adapter has checked its key, which may have changed.
+/// Reads the first bytes of a segment. The adapter has checked the L_Key, but the region may have
+/// been deregistered since; then the result is `None`.
 fn read(regions: &BTreeMap<u32, RegionObject>, sge: &Sge, out: &mut [u8]) -> Option<()> {
     let region = regions.get(&sge.lkey.0)?;
     let at = sge.address.checked_sub(region.address)?;

@@ -1,4 +1,4 @@
-//! Sends: WQEs taken from the program's rings when their doorbells were rung.
+//! Sends: takes WQEs from the program's send rings after their doorbells were rung.
 
 use super::Hca;
 use crate::cqe::WorkId;
@@ -10,9 +10,9 @@ use pollux_verbs::{
     QpState, SendOp, SendRequest, Sge, VerbsError,
 };
 
-/// Address handles that are kept; beyond that, all are made anew.
+/// Cached address handles, at most. When the cache is full, it is emptied.
 const HANDLES_MAX: usize = 4096;
-/// Lines about faults, at most.
+/// Fault messages that are printed, at most.
 const FAULTS_REPORTED_MAX: u32 = 100;
 
 impl<L: Link> Hca<L> {
@@ -38,7 +38,7 @@ impl<L: Link> Hca<L> {
         any | self.take_arms()
     }
 
-    /// Takes the WQEs of a queue pair that its record allows.
+    /// Takes the WQEs of a queue pair up to the index in its doorbell record.
     fn take_sends(&mut self, number: u32) -> bool {
         let mut any = false;
         loop {
@@ -131,7 +131,7 @@ impl<L: Link> Hca<L> {
         }
     }
 
-    /// The address handle of a path, which is made at its first use.
+    /// The cached address handle of a path, which is created at its first use.
     fn handle_of(&mut self, pd: u32, path: [u8; 36], to: &Datagram) -> Result<Ah, VerbsError> {
         if let Some(ah) = self.handles.get(&(pd, path)) {
             return Ok(*ah);
@@ -146,7 +146,8 @@ impl<L: Link> Hca<L> {
         Ok(ah)
     }
 
-    /// Fails a queue pair whose WQE is wrong: an error completion, and a line that names the fault.
+    /// Fails a queue pair with an invalid WQE: moves it to ERR, prints the fault, and writes an
+    /// error completion.
     fn stop(&mut self, number: u32, opcode: u8, index: u16, fault: WqeFault) {
         let Some(qp) = self.qps.get_mut(number) else { return };
         qp.intake.stop();
@@ -157,7 +158,7 @@ impl<L: Link> Hca<L> {
         }
         let error = QpAttributes { state: Some(QpState::Err), ..QpAttributes::default() };
         let _ = self.device.modify_qp(handle, &error);
-        // Those of earlier requests come first.
+        // The completions of earlier requests come first.
         self.move_completions();
         let id = WorkId::Send { opcode, index }.to_u64();
         let status = CompletionStatus::LocalQpOperation;
@@ -165,14 +166,15 @@ impl<L: Link> Hca<L> {
     }
 }
 
-/// Whether the adapter took a request, or has no space for it now.
+/// Whether the adapter has accepted a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Posted {
     Yes,
+    /// The send queue is full, or the state of the queue pair does not allow sends.
     Later,
 }
 
-/// Reads the WQE at an index of a queue pair, whose record has blocks up to `rung`.
+/// Reads and checks the WQE at an index of a queue pair. Its doorbell record is at `rung`.
 fn read_wqe(
     qp: &QpObject,
     index: u16,
@@ -209,7 +211,7 @@ fn read_wqe(
     Ok(control)
 }
 
-/// A WQE in its parts, which keep their memory from one to the next.
+/// Buffers for a WQE and its parts, which are reused.
 #[derive(Debug, Default)]
 pub(super) struct WqeParts {
     bytes: Vec<u8>,
@@ -217,8 +219,9 @@ pub(super) struct WqeParts {
     sges: Vec<Sge>,
 }
 
-/// Adds a segment of the WQE at an index. Inline data stays in the ring until its completion was
-/// polled, so it is sent from there. It may run over the ring's end.
+/// Adds a segment of the WQE at an index to the scatter-gather list. Inline data is sent from the
+/// ring, where it stays until its completion was polled. If it wraps around the end of the ring, it
+/// becomes two entries.
 fn add(sges: &mut Vec<Sge>, qp: &QpObject, index: u16, segment: &Segment) -> Option<()> {
     let (at, bytes) = match *segment {
         Segment::Entry(sge) => return push(sges, sge),

@@ -4,16 +4,17 @@ use rustix::io::Errno;
 use zerocopy::byteorder::big_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// The header of each read and write.
+/// The header of each MAD that a program reads or writes.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub(super) struct Header {
-    /// The number of the agent in this file.
+    /// The number of the agent within the open file.
     pub id: u32,
+    /// 0, or an error number.
     pub status: u32,
     pub timeout_ms: u32,
     pub retries: u32,
-    /// Bytes with this header.
+    /// The length of the message, this header included.
     pub length: u32,
     pub qpn: U32,
     pub qkey: U32,
@@ -26,7 +27,7 @@ pub(super) struct Header {
     pub traffic_class: u8,
     pub gid: [u8; 16],
     pub flow_label: U32,
-    /// The rest is absent until the program has enabled it.
+    /// This field and the next one are absent until the program enables them (`ENABLE_PKEY`).
     pub p_key_index: u16,
     pub reserved: [u8; 6],
 }
@@ -66,29 +67,29 @@ pub(super) struct Register2 {
 
 const _: () = assert!(size_of::<Register>() == 28 && size_of::<Register2>() == 40);
 
-/// The flag of agents that do RMPP themselves.
+/// The flag of an agent that does RMPP itself.
 pub(super) const USER_RMPP: u32 = 1;
 
-/// The requests of `ioctl`, by their number; the size of the argument is checked with it.
+/// The requests of `ioctl`. A request contains the size of its argument, which is thereby checked.
 pub(super) mod request {
     const fn both_ways(number: u64, bytes: usize) -> u64 {
         3 << 30 | (bytes as u64) << 16 | 0x1b << 8 | number
     }
     pub const REGISTER: u64 = both_ways(1, size_of::<super::Register>());
-    /// Declared as one that writes; its argument is read.
+    /// The kernel's `_IOW`: the argument is an input.
     pub const UNREGISTER: u64 = 1 << 30 | 4 << 16 | 0x1b << 8 | 2;
     pub const ENABLE_PKEY: u64 = 0x1b << 8 | 3;
     pub const REGISTER2: u64 = both_ways(4, size_of::<super::Register2>());
 }
 
-/// What a program asks for when it registers an agent, checked as the kernel does it.
+/// The registration of an agent by a program, checked as the kernel checks it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct AgentRequest {
     pub class: u8,
     pub version: u8,
     pub oui: [u8; 3],
     pub methods: u128,
-    /// Whether RMPP is done here.
+    /// Whether this library does RMPP for the agent.
     pub has_rmpp: bool,
 }
 
@@ -105,7 +106,7 @@ impl AgentRequest {
         .checked(register.qpn.into())
     }
 
-    /// A flag that is unknown is refused by the caller.
+    /// The caller must refuse unknown flags.
     pub(super) fn of_second(register: &Register2) -> Result<Self, Errno> {
         let [low, high] = register.methods;
         let [0, oui @ ..] = register.oui.to_be_bytes() else { return Err(Errno::INVAL) };

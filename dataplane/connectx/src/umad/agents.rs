@@ -5,12 +5,12 @@
 //!                                             |  no response: sent again, `retries` times
 //!                                             +--> read by the program with ETIMEDOUT
 //!         response longer than a MAD: sent in segments ([`Transfers`])
-//! arrival request, or the response of a pending request --> read by the program
-//!         segment --> joined ([`Reception`]) --last segment--> as above
-//!         response that nothing waits for: dropped
+//! arrival request, or the response to a pending request --> read by the program
+//!         segment --> reassembled ([`Reception`]) --last segment--> as above
+//!         response without a pending request: dropped
 //! ```
 //!
-//! No I/O and no clock: messages for the fabric wait in [`Agents::poll_transmit`].
+//! There is no I/O and no clock here: [`Agents::poll_transmit`] returns messages for the fabric.
 
 use super::abi::{AgentRequest, Header, OLD_HEADER_BYTES};
 use pollux_fabric::net::agent_mad::{AgentGrh, AgentMad};
@@ -26,34 +26,35 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 use zerocopy::{FromBytes, IntoBytes};
 
-/// Agents of an open file.
+/// Agents of an open file, at most.
 pub(super) const AGENTS_MAX: u32 = 32;
-/// Messages that the program has not read; more are dropped, as the kernel does.
+/// Unread messages of an open file, at most. Further messages are dropped, as by the kernel.
 const RECEIVED_MAX: usize = 200_000;
-/// Transfers being received at a time; a segment of another is dropped.
+/// Transfers received at the same time, at most. Segments of further transfers are dropped.
 const RECEPTIONS_MAX: usize = 256;
-/// The longest time of a transfer that is received.
+/// The longest duration of a received transfer.
 const RECEPTION_TIME: Duration = Duration::from_secs(40);
-/// The headers that a segment of subnet administration repeats.
+/// The length of the headers that each segment of subnet administration repeats.
 const SA_HEADERS: usize = MadHeader::LEN + RmppHeader::LEN + SaHeader::LEN;
-/// What a program has to write at least.
+/// The shortest MAD that a program may write.
 const WRITE_MIN: usize = MadHeader::LEN + RmppHeader::LEN;
 
 pub(super) struct Agents {
+    /// Whether headers contain the P_Key index.
     has_p_key: bool,
     agents: BTreeMap<u32, Agent>,
-    /// What the program can read.
+    /// Messages that the program has not read yet.
     received: VecDeque<Received>,
     pending: BTreeMap<RequestKey, Pending>,
     transfers: Transfers<TransferKey>,
-    /// The headers of the transfers that are sent, as the program wrote them.
+    /// The headers of outgoing transfers, as the program wrote them.
     sent: BTreeMap<TransferKey, Header>,
     receptions: BTreeMap<TransferKey, Incoming>,
     outgoing: VecDeque<AgentMessage>,
 }
 
 struct Agent {
-    /// The number at the fabric, which its requests have in the upper half of their TIDs.
+    /// The fabric's number of the agent, which is the upper half of the TIDs of its requests.
     number: u32,
     has_rmpp: bool,
 }
@@ -73,7 +74,7 @@ struct Pending {
     mad: [u8; MAD_LEN],
 }
 
-/// A transfer, by its agent, its TID and its other end.
+/// A transfer, by its agent, its TID and its peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct TransferKey {
     agent: u32,
@@ -104,7 +105,7 @@ impl Agents {
 
     // ---------------------------------------------------------------- agents
 
-    /// Makes the P_Key index a part of the header: before all agents.
+    /// Adds the P_Key index to headers. Fails if the file already has an agent.
     pub(super) fn enable_p_key(&mut self) -> Result<(), Errno> {
         if !self.agents.is_empty() {
             return Err(Errno::INVAL);
@@ -113,7 +114,7 @@ impl Agents {
         Ok(())
     }
 
-    /// The number for a new agent. `None` if there are as many as there may be.
+    /// A free number for a new agent; `None` if the file has [`AGENTS_MAX`] agents.
     pub(super) fn free_id(&self) -> Option<u32> {
         (0..AGENTS_MAX).find(|id| !self.agents.contains_key(id))
     }
@@ -122,7 +123,7 @@ impl Agents {
         self.agents.insert(id, Agent { number, has_rmpp: request.has_rmpp });
     }
 
-    /// Ends an agent, with its pending requests.
+    /// Removes an agent, with its pending requests and unread messages.
     pub(super) fn remove(&mut self, id: u32) -> Result<(), Errno> {
         let agent = self.agents.remove(&id).ok_or(Errno::INVAL)?;
         self.outgoing.push_back(AgentMessage::Unregister { agent: agent.number });
@@ -138,7 +139,7 @@ impl Agents {
         if self.has_p_key { size_of::<Header>() } else { OLD_HEADER_BYTES }
     }
 
-    /// A `write` of the program.
+    /// Handles a `write` of the program.
     pub(super) fn write(&mut self, now: Time, bytes: &[u8]) -> Result<(), Errno> {
         let header_bytes = self.header_bytes();
         if bytes.len() < header_bytes + WRITE_MIN {
@@ -160,7 +161,7 @@ impl Agents {
         if !method.is_response() {
             mad[8..12].copy_from_slice(&number.to_be_bytes());
         }
-        // The kind of segment that the program writes is ignored, as the kernel does.
+        // The RMPP type that the program writes is ignored, as by the kernel.
         if has_rmpp && is_rmpp(&mad) {
             return self.start_transfer(now, number, header, &mad, all);
         }
@@ -192,7 +193,7 @@ impl Agents {
         Ok(())
     }
 
-    /// Sends a table in segments.
+    /// Starts to send a table in segments.
     fn start_transfer(
         &mut self,
         now: Time,
@@ -220,8 +221,8 @@ impl Agents {
         Ok(())
     }
 
-    /// A `read` of the program; returns the number of bytes. Of a table that does not fit, the
-    /// first segment is written, and the table stays.
+    /// Handles a `read` of the program. Returns the number of bytes. If a table does not fit, the
+    /// buffer gets its first segment, the call fails with ENOSPC, and the table can be read again.
     pub(super) fn read(&mut self, buffer: &mut [u8]) -> Result<usize, Errno> {
         let header_bytes = self.header_bytes();
         if buffer.len() < header_bytes {
@@ -254,7 +255,7 @@ impl Agents {
         self.outgoing.pop_front()
     }
 
-    /// Returns a message that could not be sent yet.
+    /// Puts back a message that could not be sent yet.
     pub(super) fn hold(&mut self, message: AgentMessage) {
         self.outgoing.push_front(message);
     }
@@ -299,7 +300,7 @@ impl Agents {
         }
         let Some(incoming) = self.receptions.get_mut(&key) else { return };
         let outcome = incoming.reception.receive(segment, TRANSFER_BYTES_MAX);
-        // The sender is at work: the request has its whole time again.
+        // The sender is active, so restart the timeout of the request.
         if let Some(pending) = self.pending.get_mut(&request_key(&mad.mad)) {
             pending.deadline = now + timeout(&pending.header);
         }
@@ -324,7 +325,7 @@ impl Agents {
         }
     }
 
-    /// Gives a MAD to the program, if it is a request or the response of a pending one.
+    /// Queues a MAD for the program, if it is a request or the response to a pending request.
     fn give(&mut self, header: Header, head: &[u8], rest: &[u8]) {
         let mut first = [0; MAD_LEN];
         first[..head.len()].copy_from_slice(head);
@@ -361,7 +362,7 @@ impl Agents {
         }));
     }
 
-    /// Sends all segments that the windows of their receivers allow.
+    /// Sends all segments that the receivers' windows allow.
     fn send_segments(&mut self, now: Time) {
         while let Some((key, mad)) = self.transfers.poll_transmit(now) {
             self.send_segment(key, mad);
@@ -383,7 +384,7 @@ impl Agents {
         pending.chain(receptions).chain(self.transfers.poll_timeout()).min()
     }
 
-    /// Sends overdue requests again, and returns those without retries to the program.
+    /// Repeats overdue requests, and returns those without remaining retries to the program.
     pub(super) fn handle_timeout(&mut self, now: Time) {
         self.receptions.retain(|_, incoming| incoming.deadline > now);
         let overdue = self.pending.iter().filter(|(_, pending)| pending.deadline <= now);
@@ -409,7 +410,7 @@ impl Agents {
         self.send_segments(now);
     }
 
-    /// Returns the header of what has failed to the program, as the kernel does.
+    /// Returns the header of a failed message to the program, with ETIMEDOUT, as the kernel does.
     fn fail(&mut self, header: Header, mad: &[u8; MAD_LEN]) {
         let status = Errno::TIMEDOUT.raw_os_error() as u32;
         let header = Header { status, ..header };
@@ -469,7 +470,7 @@ mod tests {
 
     const HEADER: usize = size_of::<Header>();
 
-    /// A file with one agent, which does RMPP; its number is that of its LID.
+    /// A file with one agent with RMPP. The fabric's number of the agent is the LID of its port.
     fn file(lid: u32) -> Agents {
         let mut file = Agents::new();
         file.enable_p_key().unwrap();
@@ -492,7 +493,7 @@ mod tests {
         SaMad::new(method, transaction_id, NodeRecordMask::from(0), NodeRecord::default())
     }
 
-    /// Moves all MADs between two files; returns how many.
+    /// Moves all MADs between two files. Returns their number.
     fn exchange(now: Time, files: [&mut Agents; 2]) -> usize {
         let [one, two] = files;
         let mut count = 0;
@@ -555,7 +556,7 @@ mod tests {
         let all = [&head.emit()[..SA_HEADERS], &table].concat();
         two.write(now, &written(to(1, 0, 0), &all)).unwrap();
         assert_eq!(two.write(now, &written(to(1, 0, 0), &all)), Err(Errno::INVAL), "again");
-        // 150 segments, and an acknowledgment after the first, after each window and at the end.
+        // 150 segments, and 4 acknowledgments: after the first segment, each window, and the last.
         assert_eq!(exchange(now, [&mut one, &mut two]), 150 + 4);
         let mut small = vec![0; HEADER + 1000];
         assert_eq!(one.read(&mut small[..HEADER - 1]), Err(Errno::INVAL));

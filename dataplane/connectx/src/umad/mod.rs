@@ -1,7 +1,8 @@
 //! Management datagrams of the program: `/dev/infiniband/umad0` and `issm0`.
 //!
-//! [`abi`] has the kernel's formats, [`agents`] the agents of an open file. Here are the files:
-//! each has a connection to the fabric, which one thread reads for all.
+//! [`abi`] defines the kernel's formats, and [`agents`] implements the agents of an open file. This
+//! file manages the open files. Each has its own connection to the fabric. One thread reads all
+//! connections.
 
 mod abi;
 mod agents;
@@ -31,7 +32,7 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use zerocopy::{FromBytes, IntoBytes};
 
-/// The longest wait for the answer of the fabric.
+/// The longest wait for an answer of the fabric.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
 static FDS: FdSet = FdSet::new();
@@ -40,16 +41,17 @@ static FILES: Mutex<Files> =
 static START: LazyLock<Instant> = LazyLock::new(start);
 
 thread_local! {
-    /// The lock, while this thread makes a child.
+    /// The lock, held by this thread during fork(2).
     static HELD: Cell<Option<MutexGuard<'static, Files>>> = const { Cell::new(None) };
 }
 
 /// The open files, by descriptor.
 struct Files {
+    /// Open files of `umad0`.
     open: BTreeMap<RawFd, UmadFile>,
-    /// Those of `issm0`.
+    /// Open files of `issm0`.
     managers: BTreeMap<RawFd, AgentPort>,
-    /// Ends the sleep of the thread. Made with it.
+    /// An eventfd that ends the sleep of the thread. Created with the thread.
     wake: Option<Arc<OwnedFd>>,
 }
 
@@ -65,10 +67,11 @@ impl Files {
 struct UmadFile {
     agents: Agents,
     port: Arc<AgentPort>,
-    /// The program's end, which is readable while it has something to read.
+    /// The program's end of a socket pair. It is readable while the program has messages to read.
     program: Arc<OwnedFd>,
-    /// The other end; `None` after the end of the fabric.
+    /// The other end; `None` after the fabric has ended.
     sender: Option<OwnedFd>,
+    /// Whether the program's end is readable.
     is_signaled: bool,
 }
 
@@ -85,7 +88,7 @@ fn lock() -> MutexGuard<'static, Files> {
     FILES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Before fork(2): the child must not begin with the lock of a thread that it does not have.
+/// Takes the lock before fork(2), so that no other thread holds it in the child's copy.
 pub(crate) fn before_fork() {
     HELD.set(Some(lock()));
 }
@@ -94,8 +97,8 @@ pub(crate) fn after_fork_in_parent() {
     HELD.set(None);
 }
 
-/// In the child of fork(2), which is another program at the port. The connections stay the
-/// parent's: what would end them is left in memory.
+/// Leaves the connections to the parent, in the child of fork(2). The files are leaked, because
+/// dropping them would end the parent's connections.
 pub(crate) fn after_fork_in_child() {
     FDS.clear();
     let Some(mut files) = HELD.take() else { return };
@@ -114,7 +117,7 @@ fn attach(is_sm: bool) -> Result<AgentPort, Errno> {
     end_program_at_panic();
     let name = std::env::var(DEVICE_VARIABLE).map_err(|_| Errno::NODEV)?;
     let group = std::env::var(GROUP_VARIABLE).ok().and_then(|group| group.parse().ok());
-    // A port that is not shared has a secret that nobody can guess.
+    // Without a group, a random secret keeps other processes from sharing the port.
     let secret = group.unwrap_or_else(|| RandomState::new().hash_one(()));
     let clock: Clock = Arc::new(now);
     AgentPort::open(&name, secret, is_sm, &clock).map_err(|error| match error {
@@ -154,7 +157,8 @@ pub(crate) fn open(is_nonblocking: bool) -> Result<RawFd, Errno> {
     Ok(fd)
 }
 
-/// Opens `/dev/infiniband/issm0`: the port has IsSM until the file is closed. `AGAIN` if it has.
+/// Opens `/dev/infiniband/issm0`, which sets IsSM at the port until the file is closed. Fails with
+/// EAGAIN if IsSM is already set.
 pub(crate) fn open_manager() -> Result<RawFd, Errno> {
     let port = attach(true)?;
     let mut files = lock();
@@ -163,7 +167,7 @@ pub(crate) fn open_manager() -> Result<RawFd, Errno> {
     Ok(fd)
 }
 
-/// Makes a descriptor the program's.
+/// Registers a descriptor as one of these files, and hands it to the program.
 fn hold(fd: OwnedFd) -> Result<RawFd, Errno> {
     if !FDS.insert(fd.as_raw_fd()) {
         return Err(Errno::MFILE);
@@ -176,7 +180,7 @@ pub(crate) fn close(fd: RawFd) {
     let mut files = lock();
     files.managers.remove(&fd);
     if let Some(file) = files.open.remove(&fd) {
-        // The thread may hold the connection.
+        // End the connection explicitly: the thread may have a reference to it.
         file.port.end();
         files.wake();
     }
@@ -190,7 +194,7 @@ pub(crate) fn write(fd: RawFd, bytes: &[u8]) -> Result<usize, Errno> {
     }
     file.agents.write(now(), bytes)?;
     file.flush();
-    // The thread has another deadline now.
+    // The deadline of the thread may have changed.
     files.wake();
     Ok(bytes.len())
 }
@@ -216,7 +220,7 @@ pub(crate) fn read(fd: RawFd, buffer: &mut [u8]) -> Result<usize, Errno> {
     }
 }
 
-/// An `ioctl` with an argument of the size that the request names.
+/// Handles an `ioctl`. `argument` has the size that the request contains.
 pub(crate) fn ioctl(fd: RawFd, number: u64, argument: &mut [u8]) -> Result<(), Errno> {
     let mut files = lock();
     let file = files.open.get_mut(&fd).ok_or(Errno::NOTTY)?;
@@ -261,7 +265,7 @@ impl UmadFile {
         }
         loop {
             match self.port.receive() {
-                // Another agent of the port has a method.
+                // Another agent at the port has registered one of the methods.
                 Ok(AgentMessage::Registered(None)) => return Err(Errno::INVAL),
                 Ok(AgentMessage::Registered(Some(number))) => {
                     self.agents.insert(id, number, request);
@@ -273,7 +277,8 @@ impl UmadFile {
         }
     }
 
-    /// Waits for the connection after this error, but not longer than until that time.
+    /// Waits until the connection is ready for `flags`, but not longer than `until`. Fails if
+    /// `error` is not EAGAIN, or if the time is over.
     fn wait(&self, error: Errno, flags: PollFlags, until: Time) -> Result<(), Errno> {
         let left = until.since(now());
         if error != Errno::AGAIN || left.is_zero() {
@@ -289,7 +294,7 @@ impl UmadFile {
         }
     }
 
-    /// Handles what has arrived and what is due.
+    /// Handles received messages and expired timers.
     fn turn(&mut self) {
         loop {
             match self.port.receive() {
@@ -306,7 +311,7 @@ impl UmadFile {
         self.signal();
     }
 
-    /// Sends what waits, as far as the connection has space.
+    /// Sends waiting messages, as far as the connection has space.
     fn flush(&mut self) {
         while let Some(message) = self.agents.poll_transmit() {
             if self.port.send(&message) == Err(Errno::AGAIN) {
@@ -315,14 +320,16 @@ impl UmadFile {
         }
     }
 
-    /// Makes the program's descriptor readable, or ends that.
+    /// Makes the program's descriptor readable if there are messages to read, and not readable
+    /// otherwise.
     fn signal(&mut self) {
         let is_readable = self.agents.is_readable();
         if is_readable == self.is_signaled {
             return;
         }
         self.is_signaled = is_readable;
-        // After the end of the fabric the descriptor is readable for good.
+        // After the end of the fabric, the descriptor stays readable, because its other end is
+        // closed.
         let Some(sender) = &self.sender else { return };
         if is_readable {
             let _ = send(sender, &[0], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
@@ -336,7 +343,7 @@ fn timespec(time: Duration) -> Timespec {
     Timespec { tv_sec: time.as_secs() as i64, tv_nsec: time.subsec_nanos().into() }
 }
 
-/// The thread of all open files.
+/// The main function of the thread that serves all open files.
 fn run(wake: &OwnedFd) {
     loop {
         let mut files = lock();
@@ -348,7 +355,7 @@ fn run(wake: &OwnedFd) {
                 true => PollFlags::IN | PollFlags::OUT,
                 false => PollFlags::IN,
             };
-            // After its end it would be readable all the time.
+            // Do not poll a connection that has ended: it would always be readable.
             if file.sender.is_some() {
                 ports.push((file.port.clone(), flags));
             }
