@@ -94,7 +94,7 @@ macro_rules! named_enum {
 }
 
 /// Makes the reasons of a component of their list: a type that is a
-/// [`Reason`](crate::drops::Reason).
+/// [`Reason`].
 #[macro_export]
 macro_rules! reasons {
     ($(#[$meta:meta])* pub enum $name:ident { $($reasons:tt)* }) => {
