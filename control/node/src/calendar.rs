@@ -14,7 +14,7 @@ pub fn now() -> String {
     seconds.replace('T', " ") + " UTC"
 }
 
-/// A time since the epoch, in UTC, as RFC 3339 has it.
+/// Formats a time since the epoch as an RFC 3339 timestamp in UTC, with microseconds.
 pub fn rfc_3339(since_epoch: Duration) -> String {
     let seconds = since_epoch.as_secs();
     let (year, month, day) = date_of(seconds / 86_400);
@@ -23,8 +23,8 @@ pub fn rfc_3339(since_epoch: Duration) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{micros:06}Z")
 }
 
-/// The Gregorian date `days_since_epoch` days after 1970-01-01: year, month and day. In the
-/// calculation years begin on 1 March, so that the leap day is the last of a year.
+/// The Gregorian date `days_since_epoch` days after 1970-01-01: year, month and day. The
+/// calculation begins each year on 1 March, so that the leap day is the last day of the year.
 fn date_of(days_since_epoch: u64) -> (u64, u64, u64) {
     const DAYS_OF_400_YEARS: u64 = 146_097;
     const DAYS_FROM_0000_03_01: u64 = 719_468;
@@ -34,7 +34,7 @@ fn date_of(days_since_epoch: u64) -> (u64, u64, u64) {
     let year_of_era = (day_of_era - leap_days) / 365;
     let days_before_year = 365 * year_of_era + year_of_era / 4 - year_of_era / 100;
     let day_of_year = day_of_era - days_before_year;
-    // Month 0 is March. Five months from March or August have 153 days.
+    // Month 0 is March. The five months from March have 153 days, and so have the five from August.
     let month_from_march = (5 * day_of_year + 2) / 153;
     let day_of_month = day_of_year - (153 * month_from_march + 2) / 5 + 1;
     let (month, next_year) = match month_from_march {

@@ -2,15 +2,15 @@
 //!
 //! ```toml
 //! [workers]
-//! cores = [2, 3]                             # a thread on each; by default one, not pinned
+//! cores = [2, 3]                             # a worker thread on each; by default one, not pinned
 //! idle = "adaptive"                          # or poll, or pause: `pollux_dataplane::engine::idle`
 //!
 //! [interface.ib0]
-//! device = "mlx5_0:1"                        # as `crate::device` opens it; several may share it
-//! management = "umad:mlx5_0:1"               # MADs by another port; by default as the device can
+//! device = "mlx5_0:1"                        # see `crate::device`; interfaces may share it
+//! management = "umad:mlx5_0:1"               # MADs by libibumad; by default the device chooses
 //! pkey = 0xffff                              # the partition; by default this one
 //! mode = "auto"                              # ud, rc, uc, or the best that a peer offers
-//! mtu = 65520                                # the largest MTU; that of a link is often less
+//! mtu = 65520                                # the largest MTU; a link may have a smaller one
 //! workers = 2                                # each with its own connections
 //! address = ["10.0.0.1/24", "fd00::1/64"]    # or "dhcp"
 //! router = ["10.0.0.254"]                    # default routers
@@ -27,19 +27,19 @@
 //! [interface.tun0]                           # a TUN device
 //! kind = "tun"
 //! address = ["192.168.0.1/24"]
-//! kernel_address = ["192.168.0.2/24"]        # of the kernel's end
+//! kernel_address = ["192.168.0.2/24"]        # the address of the kernel's end
 //!
 //! [router]                                   # forward packets between the interfaces
 //!
 //! [[route]]
 //! to = "10.1.0.0/16"
-//! via = ["10.0.0.2", "10.0.0.3"]             # gateways, which share the flows
+//! via = ["10.0.0.2", "10.0.0.3"]             # gateways, which share the flows (ECMP)
 //!
 //! [[route]]
 //! to = "10.2.0.0/16"
 //! type = "blackhole"                         # or unreachable, or prohibit
 //!
-//! [[multicast]]                              # packets of a group leave by several interfaces
+//! [[multicast]]                              # packets to a group, forwarded to several interfaces
 //! group = "239.1.2.3"
 //! source = "10.0.1.9"                        # by default any
 //! from = "ib0"
@@ -57,12 +57,13 @@
 //! ```
 //!
 //! This file parses the values of interfaces and workers; `kinds`, `prefix`, `route`, `multicast`,
-//! `domain`, `acl` and `telemetry` parse those of their names. `check` has the rules across values,
-//! `host_address` those of addresses, and `error` the errors; `lines` finds the line of an error,
-//! and [`diff`] compares two configurations.
+//! `domain`, `acl` and `telemetry` parse the values that their names say. `parse` reads a file, and
+//! `text` writes one. `check` has the rules across values, and `host_address` those of addresses.
+//! `error` has the errors, and `lines` finds the line of an error. [`diff`] compares two
+//! configurations.
 //!
-//! An unknown key is an error that names the nearest known key. If it were ignored, a misspelled
-//! key would look like an interface that ignores its configuration.
+//! Why an unknown key is an error (which names the nearest known key): if such keys were ignored,
+//! an interface with a misspelled key would silently run with the default.
 
 mod acl;
 mod check;
@@ -102,25 +103,25 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::Path;
 
-/// Workers of one interface, at most: a software adapter has no more contexts at a port.
+/// Maximum number of workers of an interface.
 pub const INTERFACE_WORKERS_MAX: u8 = 8;
-/// The longest name of a network device (`IFNAMSIZ`).
+/// Maximum length of a network device name in bytes (`IFNAMSIZ` without the terminating NUL).
 const DEVICE_NAME_BYTES_MAX: usize = 15;
-/// The largest MTU: that of a connection.
+/// The largest MTU, which only connections have.
 const MTU_MAX: u32 = ip_mtu(RECEIVE_MTU_MAX);
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct NodeConfig {
     pub workers: WorkerSettings,
-    /// Forwarding; without the table there is none.
+    /// Forwarding settings. Without the table `[router]`, the node does not forward.
     pub router: Option<RouterSettings>,
     /// Routing domains beside the default one, by name.
     #[serde(rename = "domain")]
     pub domains: BTreeMap<String, DomainSettings>,
     #[serde(rename = "acl")]
     pub acls: BTreeMap<String, Vec<AclSettings>>,
-    /// Static routes; in a domain, at most one to each prefix.
+    /// Static routes, at most one per domain and prefix.
     pub route: Vec<RouteSettings>,
     pub multicast: Vec<MulticastSettings>,
     pub telemetry: TelemetrySettings,
@@ -131,7 +132,7 @@ pub struct NodeConfig {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct WorkerSettings {
-    /// The core of each worker thread; if there are none, one thread that is not pinned.
+    /// The core of each worker thread. If the list is empty, one thread runs, which is not pinned.
     pub cores: Vec<usize>,
     #[serde(deserialize_with = "idle", serialize_with = "text::idle")]
     pub idle: Idle,
@@ -143,12 +144,12 @@ pub struct WorkerSettings {
 pub struct InterfaceSettings {
     pub kind: InterfaceKind,
     pub device: String,
-    /// The management of the port, if the device does not choose.
+    /// The transport for the MADs of the port; without one, the device chooses.
     pub management: Option<Management>,
     #[serde(deserialize_with = "partition", serialize_with = "text::partition")]
     pub pkey: PKey,
     pub mode: Mode,
-    /// The largest MTU, for sending, and for receiving by connections.
+    /// The largest MTU for sending, and for receiving on connections.
     #[serde(deserialize_with = "mtu")]
     pub mtu: u32,
     /// Workers of the interface, each with its own packet memory and its own connections to every
@@ -162,9 +163,9 @@ pub struct InterfaceSettings {
     pub neighbor: Vec<Neighbor>,
     pub ipv6: bool,
     pub domain: String,
-    /// The access control list of packets that arrive, in transit and to the node.
+    /// The access control list for arriving packets, both in transit and addressed to the node.
     pub acl_in: Option<String>,
-    /// The access control list of packets in transit that leave.
+    /// The access control list for packets in transit that leave by the interface.
     pub acl_out: Option<String>,
     pub rpf: RpfMode,
     /// The name of its shadow: a TUN device that represents the interface to routing daemons.
@@ -172,7 +173,7 @@ pub struct InterfaceSettings {
     pub shadow: Option<String>,
     #[serde(deserialize_with = "kinds::prefixes")]
     pub kernel_address: Vec<Prefix>,
-    /// The VLAN of an Ethernet device whose frames it has; without one, it has the untagged frames.
+    /// The VLAN whose frames an Ethernet interface uses; without one, it uses untagged frames.
     #[serde(deserialize_with = "kinds::vlan")]
     pub vlan: Option<u16>,
     pub frames: FrameAccess,
@@ -205,9 +206,9 @@ impl Default for InterfaceSettings {
     }
 }
 
-/// How the MADs of a port are sent, as `management` names it: `umad:mlx5_0:1` is by libibumad. The
-/// port has to be that of the device, although the names may differ: libumad2sim sends the MADs of
-/// a port of a software fabric under the name of an adapter.
+/// The transport for the MADs of a port, as the key `management` names it: `umad:mlx5_0:1` selects
+/// libibumad. The libibumad port has to be the port of the device, although the names may differ:
+/// libumad2sim sends the MADs of a port of a software fabric under the name of an adapter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Management(String);
 
@@ -245,7 +246,7 @@ pub enum AddressSetting {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Neighbor {
-    /// Its IP address, which is never resolved.
+    /// The IP address. It is not resolved, since `link` is given.
     pub address: IpAddr,
     pub link: NeighborLink,
 }
@@ -284,7 +285,7 @@ impl NodeConfig {
         Ok((config, text))
     }
 
-    /// Reads a text, with this file name for errors, without checks of the machine.
+    /// Parses `text`, without checks of the machine. Errors name `file`.
     pub fn read(file: &str, text: &str) -> Result<Self, ConfigErrors> {
         let mut config = parse(file, text)?;
         config.name_devices();
@@ -295,7 +296,7 @@ impl NodeConfig {
 
 display_as_serialized!(AclVerb FrameAccess InterfaceKind Mode RouteKind RpfMode);
 
-/// A value, or else an error with this advice.
+/// Returns the value, or an error with this advice if there is none.
 fn valid<T, E: de::Error>(value: Option<T>, advice: impl FnOnce() -> String) -> Result<T, E> {
     value.ok_or_else(|| E::custom(advice()))
 }

@@ -1,19 +1,19 @@
 //! Devices by name: only this file knows every backend.
 //!
 //! ```text
-//! soft:                   a port of a fabric that this process has to itself
+//! soft:                   a port of a fabric that is private to this process
 //! soft:PATH@NODE[:PORT]   a port of a running `pollux fabric --socket PATH`: NODE by its name or
 //!                         GUID, and without PORT the first port that has a cable
-//! mlx5_0[:PORT]           an adapter in hardware, as libibverbs calls it; a ConnectX by its own
-//!                         work queues
-//! verbs:mlx5_0[:PORT]     the same by libibverbs, whatever it is
+//! mlx5_0[:PORT]           a hardware adapter, by its libibverbs name; the node itself drives the
+//!                         work queues of a ConnectX
+//! verbs:mlx5_0[:PORT]     the same adapter through libibverbs, even if it is a ConnectX
 //! null:                   a source and sink of packets, for measuring the engine alone
 //! ```
 //!
 //! An opened device belongs to the caller ([`Device`]): two threads that want the same adapter open
 //! it once, and the second thread gets a shared context ([`Device::open_shared`]). Each open of
-//! `soft:` creates a host of its own in the one fabric of the process; the fabric begins with the
-//! first host and ends with the last.
+//! `soft:` takes the next free host of the private fabric of the process. The fabric starts with
+//! the first open, and ends when the last such device is dropped.
 
 use crate::fabric::{self, Embedded, embedded};
 use pollux_fabric::link::threads::Clock;
@@ -30,9 +30,9 @@ pub struct Opened {
     pub device: Box<dyn Device + Send>,
     /// The port, counted from 1.
     pub port: u8,
-    /// The private fabric of the device, dropped after it.
+    /// The private fabric of the device, which has to outlive it.
     pub fabric: Option<Arc<Embedded>>,
-    /// The management of the port, if it is configured; otherwise the port chooses.
+    /// The MAD transport that the configuration names; without one, the port chooses.
     pub management: Option<Box<dyn ManagementPort>>,
 }
 
@@ -78,12 +78,12 @@ pub enum DeviceName {
         device: String,
         /// The number after the colon, by default 1.
         port: u8,
-        /// By libibverbs, though it be a ConnectX.
+        /// Whether libibverbs drives the adapter even if it is a ConnectX.
         is_verbs: bool,
     },
 }
 
-/// The beginning of names of adapters that are used by libibverbs.
+/// The prefix of a name that selects libibverbs.
 const VERBS: &str = "verbs:";
 
 impl DeviceName {
@@ -129,7 +129,7 @@ pub fn open(name: &str) -> Result<Opened, DeviceOpenError> {
         DeviceName::Null => Ok(alone(Box::new(NullDevice::new()), 1)),
         DeviceName::Soft(_) => {
             let device = process::open(name, clock()).map_err(DeviceOpenError::Soft)?;
-            // The adapter has one port, whichever port of the node it is.
+            // A software device has one port, number 1, whichever port of the fabric node it is.
             Ok(alone(Box::new(device), 1))
         }
         DeviceName::Adapter { device, port, is_verbs } => {
@@ -140,8 +140,8 @@ pub fn open(name: &str) -> Result<Opened, DeviceOpenError> {
     }
 }
 
-/// Opens a port of a fabric in software that all processes with this secret may open. Its cable
-/// stays plugged in as long as the second part of the result is held.
+/// Opens a port of a software fabric that all processes with this secret may open. The port keeps
+/// its cable while the caller holds the returned [`AgentPort`].
 pub(crate) fn open_in_group(
     name: &str,
     secret: u64,
@@ -151,7 +151,7 @@ pub(crate) fn open_in_group(
     Ok((opened, held))
 }
 
-/// Opens a device by its name, and the management of its port by the name of a port of libibumad.
+/// Opens the device `name`. `management` is the libibumad port for the MADs of the device's port.
 pub fn open_managed(name: &str, management: Option<&str>) -> Result<Opened, DeviceOpenError> {
     let opened = open(name)?;
     let management = management.map(pollux_ibverbs::open_management).transpose();

@@ -1,19 +1,21 @@
-//! The needs of a node beside adapters: the kernel for shadows, and privileges. Only files are
-//! read; a missing or unreadable one is a finding, never a failure.
+//! `pollux doctor`: adapters, and what shadows need (privileges, TUN devices, kernel forwarding).
+//!
+//! Adapters are opened for a moment; all else is read from files. A missing or unreadable file
+//! results in a finding, never in an error.
 
 use pollux_ibverbs::HcaOpenError;
 use pollux_ibverbs::doctor::{DoctorFinding, DoctorVerdict, capabilities};
 use std::fs;
 use std::path::Path;
 
-/// Capabilities by their bits (`linux/capability.h`), and what lacks without each.
+/// Capabilities: the bit (`linux/capability.h`), the name, and the consequence if it is missing.
 const CAPABILITIES: [(u32, &str, &str); 3] = [
     (12, "CAP_NET_ADMIN", "shadows cannot be made"),
     (13, "CAP_NET_RAW", "ports to Ethernet cannot be opened"),
     (14, "CAP_IPC_LOCK", "only as much memory can be locked as `memlock` says"),
 ];
 
-/// Examines this machine: adapters first.
+/// Examines this machine. Findings about adapters come first.
 pub fn diagnose() -> Vec<DoctorFinding> {
     let mut findings = pollux_ibverbs::diagnose();
     findings.extend(pollux_ibverbs::adapters().iter().map(|name| work_queues(name)));
@@ -30,7 +32,7 @@ fn examine(root: &Path) -> Vec<DoctorFinding> {
     findings
 }
 
-/// By what an adapter would be used.
+/// Opens an adapter to see whether nodes drive its work queues or use libibverbs.
 fn work_queues(adapter: &str) -> DoctorFinding {
     let found = match pollux_mlx5::open(adapter) {
         Ok(_) => "by work queues of our own".into(),
@@ -63,7 +65,7 @@ fn tun(root: &Path) -> DoctorFinding {
     finding("TUN", is_there, found.into(), remedy)
 }
 
-/// A kernel that forwards would forward packets of shadows beside the node.
+/// Warns if the kernel forwards packets: with shadows, it would route packets past the node.
 fn forwarding(root: &Path) -> DoctorFinding {
     let files = ["ipv4/ip_forward", "ipv6/conf/all/forwarding"];
     let is_on = |file: &&&str| {

@@ -1,8 +1,7 @@
-//! A configuration and the machine that is to run it: `pollux check`.
+//! `pollux check`: checks a configuration file, and the machine that is to run it.
 //!
-//! Only objects whose opening has no effect are opened: the admin socket of a fabric, and files of
-//! the kernel about its adapters and network devices. No port is taken, and nothing is sent on a
-//! link.
+//! The check has no side effects. It opens the admin socket of a fabric, `/dev/net/tun`, and files
+//! of the kernel about adapters and network devices; it opens no port, and sends nothing on a link.
 //!
 //! An error is permanent: `pollux run` refuses the file. A missing object may appear later, so it
 //! is a warning.
@@ -19,13 +18,13 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// How long a fabric has to list its ports.
+/// Timeout for a fabric to list its ports.
 const FABRIC_TIMEOUT: Duration = Duration::from_secs(2);
-/// Capabilities (capabilities(7)).
+/// Masks of capabilities (capabilities(7)).
 const NET_ADMIN: u64 = 1 << 12;
 const NET_RAW: u64 = 1 << 13;
 const BPF: u64 = 1 << 39;
-/// `ARPHRD_ETHER`, and `IFF_UP`, as the kernel shows them of a device.
+/// `ARPHRD_ETHER` and `IFF_UP`, as `type` and `flags` below `/sys/class/net/NAME` show them.
 const ETHERNET: &str = "1";
 const UP: u32 = 1;
 
@@ -55,7 +54,7 @@ fn finding(severity: CheckSeverity, error: &ConfigError) -> CheckFinding {
     CheckFinding { severity, line, column, key, message: error.reason.clone() }
 }
 
-/// A valid file that is examined.
+/// A valid file, and the findings so far.
 struct Examined<'a> {
     path: &'a Path,
     text: &'a str,
@@ -86,7 +85,7 @@ impl Examined<'_> {
         self.findings.push(finding(CheckSeverity::Warning, &error));
     }
 
-    /// The device, as far as it shows without being opened.
+    /// Checks the device, as far as possible without opening it.
     fn device(&mut self, name: &str, settings: &InterfaceSettings) {
         let path = ["interface", name, "device"];
         match DeviceName::parse(&settings.device) {
@@ -113,7 +112,7 @@ impl Examined<'_> {
         }
     }
 
-    /// Why a port of a fabric cannot be opened now.
+    /// The reason why a port of a fabric cannot be opened now.
     fn fabric(&self, path: &Path, node: &str, port: Option<u8>) -> Option<String> {
         let at = path.display();
         let client = Client::new(path, Duration::ZERO).silence_max(FABRIC_TIMEOUT);
@@ -127,7 +126,7 @@ impl Examined<'_> {
             }
             Err(error) => return Some(error.to_string()),
         };
-        // A node may also be named by its GUID, which ports do not show.
+        // A GUID may name the node, too. The rows have only names, so the check ends here.
         if node.starts_with("0x") {
             return None;
         }
@@ -148,7 +147,7 @@ impl Examined<'_> {
         ))
     }
 
-    /// A TUN device in the kernel, which a key names.
+    /// Checks the kernel's TUN device that `key` names.
     fn tun(&mut self, interface: &str, key: &'static str, name: &str) {
         let path = ["interface", interface, key];
         let device = Path::new("/sys/class/net").join(name);
@@ -167,7 +166,8 @@ impl Examined<'_> {
         }
     }
 
-    /// A device of Ethernet, as the kernel shows it, and what the process may do there.
+    /// Checks an Ethernet device as sysfs shows it, and the capabilities that its frame access
+    /// needs.
     fn ethernet(&mut self, interface: &str, settings: &InterfaceSettings) {
         let name = &settings.device;
         let path = |key| ["interface", interface, key];
@@ -211,12 +211,14 @@ impl Examined<'_> {
         } else {
             return;
         };
-        // The key may be absent; then the finding has the line of the device.
+        // If `frames` has its default, the key is usually absent; the finding points to `device`
+        // then.
         let key = if access == FrameAccess::Auto { "device" } else { "frames" };
         self.warn(path(key), message);
     }
 
-    /// Addresses that the kernel has, too: its programs reach those, and not the node.
+    /// Warns of addresses that the kernel has, too: programs of this machine reach the kernel at
+    /// such an address, not the node.
     fn addresses(&mut self, name: &str, settings: &InterfaceSettings) {
         if settings.shadow.is_some() {
             return;
@@ -234,7 +236,7 @@ impl Examined<'_> {
         }
     }
 
-    /// Packets that the kernel would forward beside the node.
+    /// Warns if the kernel forwards packets although the node uses a routing table of the kernel.
     fn kernel(&mut self, config: &NodeConfig) {
         let forwards = fs::read_to_string("/proc/sys/net/ipv4/ip_forward").unwrap_or_default();
         let is_mirror = config.router.is_some_and(|router| router.kernel_table.is_some());
@@ -246,7 +248,8 @@ impl Examined<'_> {
     }
 }
 
-/// Whether a process is a node that was started with this file: then its port is this node's.
+/// Whether the arguments of a process name this file. Such a process is a node with this
+/// configuration, so the port that it holds is no conflict.
 fn is_node_of(process: u32, file: &Path) -> bool {
     let folder = PathBuf::from(format!("/proc/{process}"));
     let arguments = fs::read(folder.join("cmdline")).unwrap_or_default();
@@ -256,7 +259,7 @@ fn is_node_of(process: u32, file: &Path) -> bool {
     arguments.any(|one| cwd.join(&*one).canonicalize().is_ok_and(|path| path == file))
 }
 
-/// The alternative where AF_XDP is not possible.
+/// Advice for a device where AF_XDP is not possible.
 const fn no_xdp(access: FrameAccess) -> &'static str {
     match access {
         FrameAccess::Auto => "the node uses packet sockets, whose frames the kernel sees, too",
@@ -279,7 +282,7 @@ fn kernel_addresses() -> Vec<IpAddr> {
     all
 }
 
-/// Leaves of the kernel's trie that are addresses of its own: `|-- IP`, then `/32 host LOCAL`.
+/// The kernel's own addresses in its FIB trie: a leaf `|-- IP`, followed by `/32 host LOCAL`.
 fn local_leaves(trie: &str) -> impl Iterator<Item = IpAddr> {
     let leaves = trie.lines().zip(trie.lines().skip(1));
     leaves

@@ -1,9 +1,9 @@
-//! Programs of rdma-core at a port of a fabric: what they find in their environment.
+//! The environment of rdma-core programs at a port of a software fabric.
 //!
-//! A library that is preloaded into the program, `pollux-connectx`, plays the kernel's interfaces
-//! and the adapter. Here is what stands around it: the folder in the form of `/sys` in which
-//! libibverbs finds the device, and the variables that name all of it. `port_files` has what
-//! changes in that folder.
+//! The library `pollux-connectx`, preloaded into a program, imitates the adapter and the kernel's
+//! interfaces to it. This module makes the rest: a folder in the form of `/sys`, in which
+//! libibverbs finds the device, and the variables that name the folder and the port. `port_files`
+//! has the files in that folder that change.
 
 mod port_files;
 
@@ -30,10 +30,10 @@ use std::time::Duration;
 /// The file name of the preloaded library.
 pub const LIBRARY: &str = "libpollux_connectx.so";
 
-/// The line of a program that has opened the adapter, among those of what is missing.
+/// The line that a program writes to the file of missing parts when it opens the adapter.
 const OPENED: &str = "opened";
 
-/// The wait for the port to be active: so often so long.
+/// The wait for the port to become active: at most this many waits, each this long.
 const ACTIVE_WAITS_MAX: u32 = 1000;
 const ACTIVE_WAIT: Duration = Duration::from_millis(5);
 
@@ -59,7 +59,7 @@ pub enum ProgramError {
     NoLibrary,
 }
 
-/// The environment of programs at one port, for as long as this is held.
+/// The environment of programs at one port, until this is dropped.
 #[derive(Debug)]
 pub struct ProgramEnvironment {
     folder: PathBuf,
@@ -67,20 +67,21 @@ pub struct ProgramEnvironment {
     variables: Vec<(&'static str, String)>,
     /// The interface and the connection manager of the host, if it has addresses.
     host: Option<RdmaCmService>,
-    /// Keeps the cable of the port plugged in while no program has it open, as that of a card.
+    /// Keeps the cable of the port plugged in while no program has the port open, as for a real
+    /// card.
     _held: AgentPort,
 }
 
-/// What programs have asked for and not got.
+/// Requests of programs that could not be fulfilled.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct MissingParts {
     /// Whether a program opened the adapter at all.
     pub is_opened: bool,
-    /// Commands, pages and files, and how often each was asked for.
+    /// Missing commands, pages and files, and how often each was requested.
     pub requests: BTreeMap<String, usize>,
 }
 
-/// The parts of a port that stay as they are.
+/// The attributes of a port that do not change.
 struct PortTables {
     node_guid: Guid,
     gids: Vec<Gid>,
@@ -88,13 +89,13 @@ struct PortTables {
 }
 
 impl ProgramEnvironment {
-    /// For programs that open the adapter `device`, such as `mlx5_0`, which is the port with the
-    /// name `port`, such as `soft:PATH@NODE`.
+    /// Makes an environment in which programs find the adapter `device`, such as `mlx5_0`, at the
+    /// port `port` of a fabric, such as `soft:PATH@NODE`.
     pub fn new(port: &str, device: &str, library: &Path) -> Result<Self, ProgramError> {
         Self::with_addresses(port, device, library, &[])
     }
 
-    /// The same at a host with these addresses of IP over InfiniBand: programs can connect by them.
+    /// Does the same at a host with these IPoIB addresses, by which programs can connect.
     pub fn with_addresses(
         port: &str,
         device: &str,
@@ -103,11 +104,11 @@ impl ProgramEnvironment {
     ) -> Result<Self, ProgramError> {
         let mut hasher = DefaultHasher::new();
         port.hash(&mut hasher);
-        // All programs at the port share it.
+        // All programs at the port have the same secret.
         let group = hasher.finish();
         let (mut opened, held) = device::open_in_group(port, group)?;
         let tables = PortTables::read(&mut opened)?;
-        // An interface needs queue pair 1, which the first context of a port has.
+        // The interface needs queue pair 1, which only the first context of a port has.
         let opened = (!addresses.is_empty()).then_some(opened);
         let folder = new_folder()?;
         let failed = |error| ProgramError::Folder { folder: folder.clone(), error };
@@ -138,15 +139,15 @@ impl ProgramEnvironment {
         Ok(environment)
     }
 
-    /// Has programs note what they ask for and do not get, for [`ProgramEnvironment::missing`].
+    /// Makes programs note requests that are not fulfilled, for [`ProgramEnvironment::missing`].
     pub fn note_missing(&mut self) {
         self.variables.push(("POLLUX_MISSING", self.missing_file().display().to_string()));
     }
 
-    /// What programs have noted until now.
+    /// The requests that programs have noted until now.
     pub fn missing(&self) -> MissingParts {
         let mut parts = MissingParts::default();
-        // Nothing was noted if there is no file.
+        // Without a file, nothing was noted.
         let notes = fs::read(self.missing_file()).unwrap_or_default();
         for line in String::from_utf8_lossy(&notes).lines() {
             match line {
@@ -161,7 +162,8 @@ impl ProgramEnvironment {
         self.folder.join("missing")
     }
 
-    /// Writes the files of the port as the port is now; returns whether its state lasts.
+    /// Updates the files of the port. Returns whether its state is settled. If not, the port is
+    /// coming up, and the caller should call this again soon.
     pub fn refresh(&self) -> bool {
         match self.port.read() {
             Ok(port) => {
@@ -169,7 +171,7 @@ impl ProgramEnvironment {
                 port.state == PortState::ACTIVE.0
             }
             Err(AskError::Absent(..)) => self.port.write_down().is_ok(),
-            // The next answer is early enough.
+            // The next call may succeed.
             Err(_) => true,
         }
     }
@@ -187,8 +189,8 @@ impl Drop for ProgramEnvironment {
     }
 }
 
-/// The library, beside the program that runs or where a package puts it: in `lib/pollux` beside the
-/// program's `bin`.
+/// Finds the library beside the running program, or where a package installs it: in `lib/pollux`
+/// beside the program's folder `bin`.
 pub fn find_library() -> Result<PathBuf, ProgramError> {
     let program = std::env::current_exe().unwrap_or_default();
     let beside = program.parent().unwrap_or(Path::new("."));
@@ -199,9 +201,9 @@ pub fn find_library() -> Result<PathBuf, ProgramError> {
 
 impl PortTables {
     fn read(device: &mut dyn Device) -> Result<Self, ProgramError> {
-        // The adapter has one port, whichever port of the node it is.
+        // A software device has one port, number 1, whichever port of the fabric node it is.
         const PORT: u8 = 1;
-        // The subnet manager brings the port up after this opens it.
+        // The subnet manager brings the port up only after it was opened.
         for _ in 0..ACTIVE_WAITS_MAX {
             if device.port(PORT)?.state == PortState::ACTIVE {
                 break;
@@ -222,9 +224,9 @@ impl PortTables {
 /// Writes the files that libibverbs, libibumad and tools read (Linux
 /// `Documentation/ABI/stable/sysfs-class-infiniband`).
 fn write_tree(root: &Path, device: &str, files: &PortTables) -> io::Result<()> {
-    // The provider library is chosen by this: a ConnectX-6.
+    // libibverbs chooses the provider library by this; it is that of a ConnectX-6.
     const MODALIAS: &str = "pci:v000015B3d0000101Bsv000015B3sd00000007bc02sc07i00";
-    // As of a card, the classes have links to the bus: UCX takes the card's model from there.
+    // As for a real card, class folders have links to the bus, where UCX reads the card's model.
     const BUS_ADDRESS: &str = "0000:01:00.0";
     let bus = Path::new("devices/pci0000:00").join(BUS_ADDRESS);
     let verbs = root.join("class/infiniband_verbs");
@@ -292,7 +294,7 @@ fn write_rdma_cm(root: &Path) -> io::Result<()> {
     fs::write(folder.join("abi_version"), "4\n")
 }
 
-/// Four hexadecimal digits at a time.
+/// Groups of four hexadecimal digits, separated by colons.
 fn colon_separated(bytes: &[u8]) -> String {
     let pairs = bytes.chunks_exact(2).map(|pair| format!("{:02x}{:02x}", pair[0], pair[1]));
     pairs.collect::<Vec<_>>().join(":")
@@ -303,7 +305,7 @@ fn new_folder() -> Result<PathBuf, ProgramError> {
     let number = MADE.fetch_add(1, Ordering::Relaxed);
     let name = format!("pollux-sys-{}-{number}", std::process::id());
     let folder = std::env::temp_dir().join(name);
-    // A process with this number may have left one.
+    // An earlier process with the same ID may have left a folder.
     let _ = fs::remove_dir_all(&folder);
     match fs::create_dir(&folder) {
         Ok(()) => Ok(folder),

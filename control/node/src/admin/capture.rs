@@ -1,26 +1,28 @@
-//! Requests and replies of `pollux capture`. A client begins a capture, reads packets again and
-//! again, and ends it; one that is not read for [`CAPTURE_TIMEOUT`] ends by itself.
+//! Requests and replies of `pollux capture`. A client begins a capture, reads its packets
+//! repeatedly, and ends it. If the client does not read for [`CAPTURE_TIMEOUT`], the node ends the
+//! capture.
 
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// How long a capture waits for its client.
+/// A capture ends if its client does not read it for this long.
 pub const CAPTURE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The packets of a capture.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct CaptureRequest {
-    /// Those at this interface; by default at all.
+    /// The interface to capture at; by default all interfaces.
     #[serde(default)]
     pub interface: Option<String>,
-    /// Only those that are dropped for this reason; by default those received and sent.
+    /// Captures only packets that are dropped for this reason; by default received and sent
+    /// packets.
     #[serde(default)]
     pub reason: Option<String>,
-    /// Those that pass this filter, in the syntax of pcap-filter(7).
+    /// Captures only packets that match this filter, in the syntax of pcap-filter(7).
     #[serde(default)]
     pub filter: String,
-    /// At most so many bytes of each; by default all.
+    /// Maximum number of bytes captured of each packet; by default all.
     #[serde(default)]
     pub snap_bytes: Option<usize>,
 }
@@ -29,38 +31,38 @@ pub struct CaptureRequest {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct CaptureStatus {
-    /// Its number, for further requests.
+    /// The number of the capture, for further requests.
     pub capture: u64,
-    /// The interfaces where it runs.
+    /// The interfaces where the capture runs.
     pub interfaces: Vec<String>,
 }
 
-/// The packets since the request before.
+/// The packets captured since the previous request.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct CapturedPackets {
-    /// In the order of their times.
+    /// The packets, in the order of their times.
     pub packets: Vec<CapturedPacket>,
-    /// Packets that were missed since the beginning: the buffer of their worker was full.
+    /// Packets that were missed since the beginning because the buffer of a worker was full.
     pub missed: u64,
-    /// Whether there are more already.
+    /// Whether more packets are available now.
     pub has_more: bool,
 }
 
-/// A packet, what happened to it, and when.
+/// A captured packet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct CapturedPacket {
-    /// Where the node received, sent or dropped it.
+    /// The interface that received, sent or dropped the packet.
     pub interface: String,
-    /// Whether it was sent. A packet that was dropped was received before.
+    /// Whether the packet was sent. A dropped packet was received before.
     pub is_sent: bool,
-    /// The reason for which it was dropped.
+    /// The reason why the packet was dropped, if it was.
     pub dropped: Option<String>,
-    /// Nanoseconds since 1970.
+    /// The time of capture, in nanoseconds since 1970.
     pub nanos: u64,
-    /// Its length, with what was cut off.
+    /// The length of the packet, including bytes that were not captured.
     pub bytes: usize,
-    /// Its beginning, from the IP header on, in hexadecimal.
+    /// The captured bytes, from the IP header on, in hexadecimal.
     pub data: String,
 }

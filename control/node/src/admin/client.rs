@@ -1,11 +1,11 @@
 //! The client of the admin socket of a running fabric or node: typed requests and replies.
 //!
-//! A process that starts has no socket yet, and a busy server replies "later": the client retries
-//! for as long as its caller wants. All other errors are final.
+//! The client retries, for as long as the caller wants, if there is no socket (the server may be
+//! starting), if its backlog is full, or if the server replies "later". All other errors are final.
 //!
-//! Why a server that does not respond is another error than an absent one: the advice differs. The
-//! system accepts connections for a process that hangs or is stopped; the client names the process,
-//! and reads its state.
+//! Why [`AskError::Silent`] is not [`AskError::Absent`]: the advice differs. The kernel accepts
+//! connections for a process that hangs or is stopped. The client names that process, and reads its
+//! state.
 
 use super::reply::AdminReply;
 use super::request::AdminRequest;
@@ -21,9 +21,9 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Timeout of a response: longer than that of the server.
+/// Default timeout for a response, longer than the timeout of the server.
 const SILENCE_MAX: Duration = Duration::from_secs(10);
-/// How often the state of the process is read.
+/// Interval of reads of the state of the process.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 const PAUSE_MIN: Duration = Duration::from_millis(10);
 const PAUSE_MAX: Duration = Duration::from_millis(250);
@@ -34,10 +34,10 @@ pub struct Client {
     silence_max: Duration,
 }
 
-/// Pauses between two attempts, for this time after this error. Returns whether to try again.
+/// Pauses after the error, for the given time. Returns whether to try again.
 pub type Pause<'a> = &'a mut dyn FnMut(&AskError, Duration) -> bool;
 
-/// The reason for which there is no response: one sentence, and what to do.
+/// Why there is no response: one sentence, with the remedy.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AskError {
@@ -62,7 +62,7 @@ pub enum AskError {
     )]
     Silent {
         path: PathBuf,
-        /// The process, if the system can say.
+        /// The process of the server, if the kernel reports it (`SO_PEERCRED`).
         process: Option<i32>,
         /// A signal or a debugger has stopped it.
         is_stopped: bool,
@@ -80,12 +80,12 @@ pub enum AskError {
         path = .0.display()
     )]
     Foreign(PathBuf, serde_json::Error),
-    /// The request may succeed soon; the reason is that of the server.
+    /// The request may succeed soon. The text is the reason that the server gave.
     #[error("{0}")]
     Later(String),
     #[error("{0}")]
     Refused(String),
-    /// Connecting failed in another way.
+    /// Connecting failed for another reason.
     #[error("{path}: {1}", path = .0.display())]
     System(PathBuf, io::Error),
 }
@@ -110,18 +110,18 @@ impl Client {
         Self { path: path.into(), wait, silence_max: SILENCE_MAX }
     }
 
-    /// The same with this timeout of a response, in place of the default of 10 s.
+    /// Replaces the default timeout of 10 s for a response.
     pub fn silence_max(self, silence_max: Duration) -> Self {
         Self { silence_max, ..self }
     }
 
-    /// The rows of a table, all pages of it.
+    /// Returns all rows of a table.
     pub fn show<R: TableRow>(&self, pause: Pause<'_>) -> Result<Vec<R>, AskError> {
         self.ask(&AdminRequest::Show(R::TABLE), pause)
     }
 
-    /// Sends a request, and returns the response: a value of the variant of
-    /// [`AdminAnswer`](super::reply::AdminAnswer) for such requests.
+    /// Sends a request, and returns the value of the [`AdminAnswer`](super::reply::AdminAnswer)
+    /// variant for that request.
     #[expect(clippy::disallowed_methods, reason = "this is where the machine's clock comes in")]
     pub fn ask<T: DeserializeOwned>(
         &self,
@@ -155,7 +155,7 @@ impl Client {
     fn exchange(&self, request: &AdminRequest) -> Result<Vec<u8>, AskError> {
         let mut stream = self.connect()?;
         let mut answer = Vec::new();
-        // A server that closed the connection may have sent the reason before.
+        // If the server has closed the connection, its reason may still be readable.
         let line = serde_json::to_string(request).expect("a request has no keys but strings");
         let _ = stream.write_all((line + "\n").as_bytes());
         while !answer.ends_with(b"\n") {
@@ -172,7 +172,7 @@ impl Client {
         Ok(answer)
     }
 
-    /// Connects, without waiting for a full backlog.
+    /// Connects. A full backlog is an error at once.
     fn connect(&self) -> Result<UnixStream, AskError> {
         let connected = || {
             let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
@@ -209,8 +209,8 @@ impl Client {
     }
 }
 
-/// Whether a process is stopped, by a signal or a debugger: its state follows its name, which is in
-/// brackets and may contain brackets (proc_pid_stat(5)).
+/// Whether a signal or a debugger has stopped a process. The state follows the name, which is in
+/// parentheses and may contain parentheses (proc_pid_stat(5)).
 fn is_stopped(process: i32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
     let state = stat.rsplit_once(')').and_then(|(_, rest)| rest.trim_start().chars().next());
@@ -230,7 +230,8 @@ mod tests {
 
     const LIST: &AdminRequest = &AdminRequest::ListFaults;
 
-    /// What a client gets of a server that gives these answers, one to each connection.
+    /// The result of a client whose server gives these answers, one per connection, and its
+    /// retries.
     fn asked(test: &str, answers: &[&str]) -> (Result<Vec<FaultStatus>, AskError>, usize) {
         let path = std::env::temp_dir().join(format!("client-{}-{test}", std::process::id()));
         let listener = UnixListener::bind(&path).expect("it is ours");
@@ -316,7 +317,7 @@ mod tests {
             message.starts_with(&format!("no node or fabric at {}", path.display())),
             "{message}"
         );
-        // The system accepts for it.
+        // The kernel accepts connections for the listener.
         let listener = UnixListener::bind(&path).expect("it is ours");
         let message = ask().unwrap_err().to_string();
         let (path_name, id) = (path.display(), std::process::id());
@@ -325,7 +326,7 @@ mod tests {
              answered within 0.0 s: it hangs or is overloaded; see `top -p {id}`"
         );
         assert!(message.starts_with(&silent), "{message}");
-        // Its socket is left behind.
+        // The file of the socket remains.
         drop(listener);
         let message = ask().unwrap_err().to_string();
         assert!(message.starts_with(&format!("no node or fabric at {path_name}")), "{message}");

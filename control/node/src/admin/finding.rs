@@ -1,16 +1,16 @@
-//! What is found in a configuration file: the output of `pollux check`.
+//! The output of `pollux check`: errors and warnings about a configuration file.
 
 use serde::{Deserialize, Serialize};
 
-/// What is found in a configuration file.
+/// The findings of `pollux check` about a configuration file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct CheckReport {
-    /// The path by which the file was named.
+    /// The path of the file, as it was given.
     pub file: String,
-    /// Whether `pollux run` accepts it.
+    /// Whether `pollux run` accepts the file.
     pub is_valid: bool,
-    /// The names of its interfaces, if it is valid.
+    /// The names of the interfaces, if the file is valid.
     pub interfaces: Vec<String>,
     /// Errors and warnings.
     pub findings: Vec<CheckFinding>,
@@ -32,7 +32,7 @@ pub struct CheckFinding {
     pub message: String,
 }
 
-/// The weight of a finding.
+/// The severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[cfg_attr(test, derive(schemars::JsonSchema))]

@@ -1,6 +1,6 @@
-//! The admin socket of a fabric, a node or a program that uses the library: the server. [`client`]
-//! is the other side; both share [`request`], [`reply`] and [`rows`]. Each connection carries one
-//! request and one response, a line of JSON each.
+//! The server of the admin socket of a fabric, a node, or a program that uses the library.
+//! [`client`] is the other side; both share [`request`], [`reply`] and [`rows`]. Each connection
+//! carries one request and one response, each a line of JSON.
 //!
 //! ```text
 //! to all:                 {"show": TABLE}                              {"ok": [{...}, ...]}
@@ -12,8 +12,8 @@
 //! an error                                                             {"error": "..."}
 //! ```
 //!
-//! A response may take time: the server offers a request again, under its number, until there is
-//! one. A long response is sent in pages ([`page`]).
+//! A response may take time: each turn passes the request to [`Respond`] again, until it returns a
+//! response. A long response is sent in pages ([`page`]).
 //!
 //! ```text
 //!                                                                  +-- next page --+
@@ -23,7 +23,8 @@
 //!     +--- timeout, or the oldest when another connection needs the space: closed
 //! ```
 //!
-//! A connection without a request cannot keep others out: it is the first to be closed.
+//! Connections without a request cannot keep others out: at the limit, the oldest of them is
+//! closed.
 
 pub mod capture;
 pub mod client;
@@ -51,18 +52,19 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Connections at a time. Each has a descriptor, of which a process has 1,024 by default.
+/// Maximum number of connections. Each takes a descriptor, and a process has 1,024 by default.
 pub const CONNECTIONS_MAX: usize = 256;
-/// Bytes of a request, at most.
+/// Maximum length of a request in bytes.
 const REQUEST_LEN_MAX: usize = 4096;
-/// Timeout of a client for its request, and for reading its response.
+/// Timeout for a client to send its request, and to read a page of the response.
 const CLIENT_MAX: Duration = Duration::from_secs(5);
-/// Timeout of a response: an echo request has four seconds.
+/// Timeout for a response to be ready. It is longer than the timeout of an echo request.
 const RESPONSE_MAX: Duration = Duration::from_secs(8);
-/// Pause of accepting when the system has no descriptor.
+/// Pause of accepting after an error, such as a lack of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Pages in one turn, of all connections: other tasks of the thread wait for them.
+/// Maximum number of pages in one turn, for all connections: other tasks of the thread wait
+/// meanwhile.
 const PAGES_PER_TURN: usize = 8;
 
 const BUSY: &str = "too many queries at once; try again";
@@ -70,7 +72,7 @@ const BUSY: &str = "too many queries at once; try again";
 pub struct Admin {
     path: PathBuf,
     listener: UnixListener,
-    /// In the order of their turns.
+    /// In the order in which a turn serves them.
     connections: Vec<Connection>,
     accepted: u64,
     /// When accepting continues after a pause.
@@ -90,16 +92,17 @@ enum State {
     /// The received part of a request.
     Reading(Vec<u8>),
     Waiting(AdminRequest),
-    /// The bytes of a page, so many of which are written; and the next page of the request.
+    /// The bytes of a page, how many of them are written, and the request with the cursor of its
+    /// next page.
     Writing(Vec<u8>, usize, Option<(AdminRequest, Cursor)>),
 }
 
-/// Returns the response to the request of this number, once there is one; or the page of it that
-/// begins there.
+/// Responds to a request; the number identifies its connection. `None` if there is no response yet.
+/// A cursor asks for the page that begins there.
 pub type Respond<'a> = &'a mut dyn FnMut(u64, &AdminRequest, Option<&Cursor>) -> Option<Page>;
 
 impl Admin {
-    /// Listens for this user's programs.
+    /// Listens at `path`, for programs of this user.
     pub fn listen(path: &Path) -> io::Result<Self> {
         let (listener, connections) = (listen(path)?, Vec::new());
         Ok(Self {
@@ -125,7 +128,7 @@ impl Admin {
         listener.into_iter().chain(connections)
     }
 
-    /// The time of the next timeout, or the past if there is more to do.
+    /// The time of the next timeout, or [`Time::START`] if there is more to do now.
     pub fn due(&self) -> Option<Time> {
         let more = (self.pages_left == 0).then_some(Time::START);
         self.connections.iter().map(|one| one.until).chain(self.paused_until).chain(more).min()
@@ -139,7 +142,8 @@ impl Admin {
                 Ok((stream, _)) => self.accept(now, stream, respond),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                // No descriptor, or no memory: the listener would wake us in a loop.
+                // No descriptors, or no memory. The listener stays readable, and would wake the
+                // thread in a loop.
                 Err(_) => self.paused_until = Some(now + ACCEPT_PAUSE),
             }
         }
@@ -152,8 +156,8 @@ impl Admin {
         }
     }
 
-    /// Adds a connection. At the limit, the oldest without a request is closed, or else the new
-    /// one; the client of either gets the advice to try again.
+    /// Adds a connection. At the limit, closes the oldest connection without a request, or else the
+    /// new one. The client of the closed connection is asked to try again.
     fn accept(&mut self, now: Time, stream: UnixStream, respond: Respond<'_>) {
         if stream.set_nonblocking(true).is_err() {
             return;
@@ -169,7 +173,7 @@ impl Admin {
                 None => return connection.refuse(),
             }
         }
-        // Its request is mostly there already.
+        // The request has usually arrived already.
         if connection.step(now, respond, &mut self.pages_left).unwrap_or(false) {
             self.connections.push(connection);
         }
@@ -183,7 +187,7 @@ impl Drop for Admin {
 }
 
 impl Connection {
-    /// Continues with its state as far as possible. Returns whether the connection stays open.
+    /// Advances the connection as far as possible. Returns whether it stays open.
     fn step(
         &mut self,
         now: Time,
@@ -256,8 +260,8 @@ impl Connection {
         (self.state, self.until) = (State::Writing(bytes, 0, None), now + CLIENT_MAX);
     }
 
-    /// Closes the connection, with the advice to try again. The socket of a client without a
-    /// request has space for that.
+    /// Asks the client to try again, and closes the connection. Nothing was written to the socket
+    /// before, so it has space for that.
     fn refuse(mut self) {
         let busy = Page::from(AdminReply::Later(BUSY.into()));
         let _ = self.stream.write_all(&busy.bytes(true));
@@ -279,7 +283,7 @@ fn read(stream: &mut UnixStream, line: &mut Vec<u8>) -> io::Result<bool> {
     Ok(true)
 }
 
-/// Writes as much of a page as the socket takes. Returns whether that was the rest.
+/// Writes as much of a page as the socket takes. Returns whether the page is complete.
 fn write(stream: &mut UnixStream, bytes: &[u8], written: &mut usize) -> io::Result<bool> {
     while *written < bytes.len() {
         match stream.write(&bytes[*written..]) {
@@ -297,7 +301,7 @@ mod tests {
     use super::rows::FaultStatus;
     use super::*;
 
-    /// Pages of the table of groups, each longer than the socket takes.
+    /// Pages of the table of groups, each larger than the buffer of the socket.
     const PAGES: u32 = 40;
     const PAGE_BYTES: usize = 1 << 20;
 
@@ -320,7 +324,7 @@ mod tests {
             stream
         }
 
-        /// Only `ListFaults` has a response, and a table of groups.
+        /// Only `ListFaults` and the table of groups have a response.
         fn turn(&mut self, now: Time) {
             self.admin.turn(now, &mut |_, request, cursor| {
                 let faults = |faults| AdminReply::Ok(AdminAnswer::Faults(faults));
@@ -354,7 +358,7 @@ mod tests {
         let mut socket = Socket::new("silent");
         // Some send nothing, some half a request.
         let silent = |nth: usize| if nth.is_multiple_of(2) { "" } else { "\"list" };
-        // The backlog of the system is shorter than all of them.
+        // The kernel's backlog is shorter than this, so each connection is accepted at once.
         let mut all = Vec::new();
         for nth in 0..2 * CONNECTIONS_MAX {
             all.push(socket.connect(silent(nth)));

@@ -1,5 +1,4 @@
-//! The rows of `pollux show neighbors`: each link address that an interface resolved, or is
-//! resolving, whatever its link is.
+//! The rows of `pollux show neighbors`: the neighbor cache entries of all interfaces, of any kind.
 
 use pollux_control::neighbor::State;
 use pollux_verbs::named_enum;
@@ -10,7 +9,7 @@ use std::net::IpAddr;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct NeighborStatus {
-    /// The interface whose cache has it.
+    /// The interface with this neighbor cache entry.
     pub interface: String,
     /// The IP address that was resolved.
     pub address: IpAddr,
@@ -18,17 +17,17 @@ pub struct NeighborStatus {
     pub state: NeighborState,
     /// The link-layer address, if it is resolved.
     pub link: Option<String>,
-    /// The transport of packets to it, if it is resolved.
+    /// The transport of packets to the neighbor, if the address is resolved.
     pub by: Option<NeighborTransport>,
-    /// The longest packet to it.
+    /// The longest packet to the neighbor, in bytes.
     pub mtu: Option<u32>,
-    /// The reason of the state.
+    /// The reason for the state.
     pub why: String,
-    /// The reason for which there is no connection yet, and the time of the next attempt.
+    /// The reason why there is no connection yet, and the time of the next attempt.
     pub connection: Option<String>,
     /// The seconds since the state changed.
     pub seconds: u64,
-    /// Packets that wait for its address.
+    /// Packets that wait for the link address.
     pub pending: usize,
 }
 

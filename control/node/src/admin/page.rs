@@ -1,16 +1,17 @@
-//! Long responses in pages: the control thread makes a page when the client has read the one
+//! Long responses in pages. The control thread makes a page when the client has read the page
 //! before, so that neither a long table nor a slow client takes much of its time or memory.
 //!
 //! Clients see one line of JSON. Rows that are added or removed between two pages may be missing in
-//! it; no row is there twice, since a page begins after the last row of the page before.
+//! it. No row occurs twice, since each page begins after the last row of the page before.
 
 use super::reply::{AdminAnswer, AdminReply};
 use std::net::IpAddr;
 
-/// Rows after which a page ends. One interface may add as many once more.
+/// A page ends once it has this many rows. Its last interface may exceed the limit by as many
+/// again.
 pub const PAGE_ROWS: usize = 256;
 
-/// The beginning and the end of a line that has rows.
+/// The beginning and the end of a response with rows.
 const BEGIN: &[u8] = b"{\"ok\":[";
 const END: &[u8] = b"]}";
 
@@ -20,12 +21,12 @@ pub struct Page {
     pub next: Option<Cursor>,
 }
 
-/// The beginning of a page.
+/// The position where a page begins.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cursor {
     /// The interface whose rows continue; empty for rows of the node.
     pub interface: String,
-    /// The last row of the page before, if it is of this interface.
+    /// The last row of the page before, if that row belongs to this interface.
     pub after: Option<RowKey>,
 }
 
@@ -37,8 +38,8 @@ pub enum RowKey {
     Route(u16, IpAddr, u8),
 }
 
-/// The first rows after this one, as many as a page has; and the key of the last, if there may be
-/// more. Rows have to be in order.
+/// The rows after `after`, at most [`PAGE_ROWS`], and the key of the last one, if there may be
+/// more. `rows` has to be in the order of the keys.
 pub fn rows_after<R>(
     rows: impl Iterator<Item = R>,
     key: impl Fn(&R) -> RowKey,
@@ -57,11 +58,11 @@ impl From<AdminReply<AdminAnswer>> for Page {
 }
 
 impl Page {
-    /// Its part of the line, with the end of the line if it is the last.
+    /// The part of the response that this page is. The last page has the end of the line, too.
     pub(super) fn bytes(&self, is_first: bool) -> Vec<u8> {
         let mut bytes = serde_json::to_vec(&self.reply).expect("it has no keys but strings");
         if !is_first {
-            // An error after the first page can only end the table.
+            // After the first page, an error can only end the list of rows.
             let rows = bytes.strip_prefix(BEGIN).unwrap_or(END);
             let comma: &[u8] = if rows == END { b"" } else { b"," };
             bytes = [comma, rows].concat();
@@ -94,7 +95,7 @@ mod tests {
                 let (rows, last) = rows_after(rows, |row| RowKey::Connection(*row), after);
                 assert!(rows.len() <= PAGE_ROWS);
                 all.extend(rows);
-                // The last row may be gone by then.
+                // The last row may be removed before the next page is made.
                 after = last.map(|key| match key {
                     RowKey::Connection(key) => RowKey::Connection(key + 1),
                     other => other,

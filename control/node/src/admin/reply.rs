@@ -1,8 +1,8 @@
-//! Replies of a running node or fabric: one JSON value a line, for the server, the command and the
-//! library. The rows of tables are in [`rows`](super::rows).
+//! Replies of a running node or fabric: one JSON value per line. The server, the command and the
+//! library share these types. The rows of tables are in [`rows`](super::rows).
 //!
-//! Why replies are typed: the server writes them, and the command and programs read them, by the
-//! same definition. Programs in other languages have it as a JSON schema
+//! Why replies are typed: the server that writes a reply and the programs that read it share one
+//! definition. Programs in other languages have a JSON schema of it
 //! (`control/node/schema/reply.json`).
 
 use super::capture::{CaptureStatus, CapturedPackets};
@@ -15,7 +15,7 @@ use super::rows::{
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 
-/// One line of a server.
+/// A reply of the server: one line.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
@@ -24,11 +24,11 @@ pub enum AdminReply<T> {
     Ok(T),
     /// The request failed, for this reason.
     Error(String),
-    /// The request may succeed soon; this is the reason for which it does not now.
+    /// The request cannot be served now, but may be soon; the text is the reason.
     Later(String),
 }
 
-/// What a request returns when it succeeds.
+/// The result of a successful request.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(untagged)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
@@ -59,7 +59,7 @@ pub enum AdminAnswer {
     /// The number of a fault rule that was added or removed.
     Fault(u32),
     Ping(PingOutcome),
-    /// The request is carried out, and returns nothing: null.
+    /// The request was carried out, and has no result: null.
     Done,
 }
 
@@ -67,9 +67,9 @@ pub enum AdminAnswer {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ConfigText {
-    /// The file that a reload reads. It may have changed since.
+    /// The file that a reload reads. It may differ from the running configuration.
     pub file: Option<String>,
-    /// The configuration that runs, as such a file.
+    /// The running configuration, in the format of the file.
     pub toml: String,
 }
 
@@ -91,7 +91,7 @@ pub enum PingOutcome {
     Lost {
         /// The reason, in the words of ping(8).
         lost: String,
-        /// The sender of the ICMP error that is the reason.
+        /// The sender of the ICMP error that caused this.
         from: Option<IpAddr>,
     },
 }

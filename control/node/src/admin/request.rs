@@ -1,16 +1,16 @@
-//! Requests to a running node or fabric: one JSON value a line, for the server, the command and the
-//! library.
+//! Requests to a running node or fabric: one JSON value per line. The server, the command and the
+//! library share these types.
 
 use super::capture::CaptureRequest;
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 
-/// One line of a client.
+/// A request of a client: one line.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub enum AdminRequest {
-    /// The rows of a table.
+    /// Return the rows of a table.
     Show(AdminTable),
     /// To a node: send an ICMP echo request, and return the outcome.
     Ping {
@@ -26,32 +26,31 @@ pub enum AdminRequest {
     },
     /// To a node: change the idle strategy.
     Idle {
-        /// Its name in configurations.
+        /// The name of the strategy in configurations.
         strategy: String,
         /// The number of one worker; by default all workers.
         worker: Option<usize>,
     },
-    /// To a node: read its configuration file again, and make the changes; return them.
+    /// To a node: read its configuration file again, make the changes, and return them.
     Reload {
         /// Whether the changes are only listed, and not made.
         is_trial: bool,
-        /// Milliseconds after which the changes are taken back, unless they are confirmed.
+        /// Milliseconds after which the changes are undone, unless they are confirmed.
         #[serde(default)]
         timeout_ms: Option<u64>,
     },
-    /// To a node: keep the changes of a reload with a timeout, or take them back now. Returns the
-    /// changes that are kept or made.
+    /// To a node: keep the changes of a reload with a timeout, or undo them now. Returns the
+    /// changes that are kept, or that undo them.
     Confirm {
-        /// Whether they are taken back.
+        /// Whether the changes are undone.
         is_undo: bool,
     },
     /// To a node: return its configuration.
     Config {
-        /// With the keys that have their defaults.
+        /// Whether keys with default values are included.
         has_defaults: bool,
     },
-    /// To a node: change one of the routes that administrators add while it runs. Returns the
-    /// changes.
+    /// To a node: change a route of administrators. Returns the changes.
     Route(RouteRequest),
     /// To a node: return its route to an address.
     RouteTo {
@@ -85,33 +84,33 @@ pub enum AdminRequest {
     ListFaults,
 }
 
-/// A packet whose way through the tables of a node is traced.
+/// A packet to trace through the tables of a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct TraceRequest {
-    /// Where it is to go.
+    /// The destination address.
     pub address: IpAddr,
-    /// Where it comes from; by default an address that any host may have.
+    /// The source address; by default one that any host may have.
     #[serde(default)]
     pub source: Option<IpAddr>,
-    /// The interface where it arrives; without one, the node sends it.
+    /// The interface where the packet arrives; without one, the node sends the packet.
     #[serde(default)]
     pub interface: Option<String>,
 }
 
-/// A change of a route of administrators. It comes before a route of the configuration to the same
-/// prefix, and lasts until it is removed or the node ends: a reload leaves it alone.
+/// A change of a route of administrators. Such a route takes precedence over a configured route to
+/// the same prefix. It lasts until it is removed or the node ends; a reload does not change it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct RouteRequest {
-    /// Whether it is added, replaced or removed.
+    /// Whether the route is added, replaced or removed.
     pub verb: RouteVerb,
-    /// The prefix of its destinations.
+    /// The prefix of the destinations.
     pub to: String,
-    /// Gateways of a unicast route, which share the flows; none to remove it.
+    /// Gateways of a unicast route, to which flows are distributed; none to remove a route.
     #[serde(default)]
     pub via: Vec<IpAddr>,
-    /// What becomes of packets: `blackhole`, `unreachable` or `prohibit`; by default `unicast`.
+    /// The type of the route: `unicast` (the default), `blackhole`, `unreachable` or `prohibit`.
     #[serde(default)]
     pub kind: Option<String>,
     /// The routing domain; by default `default`.
@@ -124,7 +123,7 @@ pub struct RouteRequest {
 #[serde(rename_all = "lowercase")]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub enum RouteVerb {
-    /// Add a route; one to the same prefix is an error.
+    /// Add a route. A route to the same prefix is an error.
     Add,
     /// Add a route, or replace the one to the same prefix.
     Replace,

@@ -1,5 +1,5 @@
-//! The replies to `pollux route get` and `pollux trace`: the treatment of a packet by a node,
-//! without sending one.
+//! The replies to `pollux route get` and `pollux trace`: how a node would treat a packet. No packet
+//! is sent.
 
 use super::rows::RouteStatus;
 use serde::{Deserialize, Serialize};
@@ -12,7 +12,7 @@ pub struct TraceStep {
     /// `origin`, `acl_in`, `verdict`, `rpf`, `route`, `target`, `group`, `next hop`, `acl_out`,
     /// `neighbor`, `path` or `mtu`. The last five come once for each next hop.
     pub step: String,
-    /// What was found.
+    /// The result of the step.
     pub result: String,
     /// The reason, or the consequence.
     pub why: String,
@@ -24,34 +24,34 @@ pub struct TraceStep {
 pub struct RouteDecision {
     /// The destination.
     pub address: IpAddr,
-    /// What becomes of packets to it.
+    /// The treatment of packets to the destination.
     pub verdict: RouteVerdict,
-    /// The route: of those that packets use, the one with the longest prefix. None if no route
-    /// has the destination, or if it is an address of the node.
+    /// The route that packets use: the usable route with the longest prefix. None if no route has
+    /// the destination, or if the destination is an address of the node.
     pub route: Option<RouteStatus>,
     /// The addresses that are resolved at the links of the route, in the order of its next hops:
     /// gateways, or the destination itself.
     pub next_hops: Vec<IpAddr>,
-    /// The reason.
+    /// The reason for the verdict.
     pub why: String,
 }
 
-/// What becomes of packets to an address.
+/// The treatment of packets to an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub enum RouteVerdict {
     /// An interface of the node has the address.
     Local,
-    /// They leave by a next hop.
+    /// Packets leave by a next hop.
     Forward,
-    /// They are dropped silently.
+    /// Packets are dropped silently.
     Blackhole,
-    /// They are answered with destination unreachable.
+    /// Packets are answered with destination unreachable.
     Unreachable,
-    /// They are answered with administratively prohibited.
+    /// Packets are answered with administratively prohibited.
     Prohibit,
-    /// There is no route: they are answered with destination unreachable.
+    /// There is no route: packets are answered with destination unreachable.
     NoRoute,
 }
 

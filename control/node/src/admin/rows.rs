@@ -46,7 +46,7 @@ tables! {
     TopologyNode: Topology,
 }
 
-/// An interface of a node. One that does not run has null for the fields after `waits_for`.
+/// An interface of a node. If it does not run, the fields after `waits_for` are null.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct InterfaceStatus {
@@ -58,7 +58,7 @@ pub struct InterfaceStatus {
     pub domain: String,
     /// `up`, `down`, `joining`, `waiting`, `closed`, `opening`, `missing` or `failed`.
     pub state: String,
-    /// The reason of the state.
+    /// The reason for the state.
     pub why: String,
     /// The event after which the state changes.
     pub waits_for: Option<String>,
@@ -109,24 +109,24 @@ pub struct RouteStatus {
     pub domain: String,
     /// The prefix of its destinations.
     pub to: String,
-    /// `connected`, `admin` of `pollux route`, `static` from the configuration, or `kernel` and who
-    /// put it there, such as `kernel, bgp`.
+    /// `connected`; `admin` for a route of `pollux route`; `static` for a configured route; or
+    /// `kernel` and the program that installed the route, as in `kernel, bgp`.
     pub source: String,
     /// `unicast`, `blackhole`, `unreachable` or `prohibit`.
     pub kind: String,
     /// Next hops that can be used.
     pub via: Vec<RouteHop>,
-    /// The domain whose routes are looked up in turn.
+    /// The domain in which the destination is looked up again.
     pub next_domain: Option<String>,
     /// Whether packets use it.
     pub is_active: bool,
     /// The metric of a route of the kernel; the lowest is preferred.
     pub metric: Option<u32>,
-    /// The routing table of the kernel from which it is.
+    /// The kernel's routing table that has the route.
     pub table: Option<u32>,
-    /// The seconds since it became what it is.
+    /// The seconds since the route last changed.
     pub seconds: u64,
-    /// The reason for which it, or some of its next hops, is not used.
+    /// The reason why the route, or some of its next hops, are not used.
     pub why: Option<String>,
 }
 
@@ -134,7 +134,7 @@ pub struct RouteStatus {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct RouteHop {
-    /// The interface at whose link the gateway is.
+    /// The interface that has the gateway on its link.
     pub interface: String,
     /// The gateway; without one, destinations are on the link.
     pub gateway: Option<IpAddr>,
@@ -152,7 +152,7 @@ pub struct AclStatus {
     pub rule: usize,
     /// `permit`, `deny` or `reject`.
     pub action: String,
-    /// Packets that it decided on, at all interfaces that have the list, since the list has these
+    /// Packets that the rule decided on, at all interfaces with the list, since the list has these
     /// rules.
     pub packets: u64,
     /// Its conditions, in words.
@@ -167,17 +167,18 @@ pub struct MulticastStatus {
     pub domain: String,
     /// The group to which its packets are sent.
     pub group: IpAddr,
-    /// The source of its packets; without one, each that has no route of its own.
+    /// The source of the packets. Without one, the route is for all sources without their own
+    /// route.
     pub source: Option<IpAddr>,
     /// The interface where they arrive.
     pub from: String,
     /// The interfaces by which they leave.
     pub to: Vec<String>,
-    /// Packets with a TTL above this leave.
+    /// Only packets with a TTL above this are forwarded.
     pub ttl_threshold: u8,
 }
 
-/// What a node knows of a routing table of the kernel, by netlink. Counters are of all tables.
+/// A routing table of the kernel, as the node follows it by netlink. Counters are of all tables.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct KernelStatus {
@@ -216,7 +217,7 @@ pub struct ConnectionStatus {
     /// `RC` or `UC`.
     #[serde(rename = "type")]
     pub qp_type: String,
-    /// The end that sent the REQ.
+    /// Whether this end or the peer sent the REQ.
     pub role: ConnectionRole,
     /// The convention of its service ID.
     pub dialect: ServiceDialect,
@@ -242,7 +243,7 @@ pub struct ConnectionStatus {
     pub received: u64,
 }
 
-/// The end of a connection that sent the REQ: `active` is this one.
+/// Which end of a connection sent the REQ: `active` is this end, `passive` the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
@@ -283,7 +284,7 @@ pub struct MembershipStatus {
     pub lid: Option<String>,
     /// `joined`, `send-only`, `asked`, `missing` or `refused`.
     pub state: String,
-    /// Whether packets to it are received, and not only sent.
+    /// Whether the interface receives packets to the group, and does not only send.
     pub receives: bool,
     /// The reason of the state.
     pub why: String,
@@ -305,7 +306,7 @@ pub struct WorkerStatus {
     pub idle: String,
     /// The interfaces whose packets it sends and receives.
     pub interfaces: Vec<String>,
-    /// Poll iterations. One that does not increase is that of a worker that hangs or sleeps.
+    /// Poll iterations. If the number does not increase, the worker hangs or sleeps.
     pub breaths: u64,
     /// Poll iterations with something to do.
     pub busy_breaths: u64,
@@ -340,15 +341,14 @@ pub struct DropCount {
     pub of: String,
     /// The reason.
     pub why: String,
-    /// The number of drops since the interface started. Those of `mad_transport` are of all
+    /// The number of drops since the interface started. Drops of `mad_transport` are those of all
     /// interfaces at the port.
     pub count: u64,
-    /// Nothing is wrong: a node that works as it should counts these too.
+    /// Whether the drops indicate no fault: a healthy node counts them, too.
     pub usual: bool,
 }
 
 impl DropCount {
-    /// A counter of an interface.
     pub(crate) fn new(interface: &str, of: &str, why: &str, count: u64) -> Self {
         let usual = is_usual(of, why);
         Self { interface: interface.into(), of: of.into(), why: why.into(), count, usual }
@@ -359,11 +359,11 @@ impl DropCount {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ChangeStatus {
-    /// The interface; none if the change is of the node.
+    /// The interface; none for a change of the node.
     pub interface: Option<String>,
     /// The change, in words.
     pub change: String,
-    /// Whether it takes effect only when the node starts next.
+    /// Whether the change takes effect only when the node starts next.
     pub needs_start: bool,
 }
 
@@ -377,7 +377,7 @@ pub struct NodeStatus {
     pub kind: NodeKind,
     /// The node GUID.
     pub guid: String,
-    /// The LID of port 1, of a switch that of port 0.
+    /// The LID of port 1; the LID of port 0 for a switch.
     pub lid: u16,
     /// The number of ports.
     pub ports: u8,
@@ -435,7 +435,7 @@ pub struct PortDetails {
     pub link: String,
     /// The capability mask.
     pub capability_mask: u32,
-    /// Counters by the names that Linux gives them in sysfs. Those of data are in units of 4 bytes.
+    /// Counters by their names in Linux's sysfs. Data counters are in units of 4 bytes.
     pub counters: BTreeMap<String, u64>,
 }
 

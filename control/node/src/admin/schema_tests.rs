@@ -1,5 +1,5 @@
-//! The JSON schemas of requests and replies, for programs in other languages: generated from the
-//! types, and committed, so that a change of what programs read shows in review.
+//! The JSON schemas of requests and replies, for programs in other languages. The types generate
+//! them, and they are committed, so that a change of the format shows in the diff.
 //!
 //! `POLLUX_SCHEMA=write cargo test --package pollux-node schema` writes them.
 

@@ -22,12 +22,12 @@ pub struct SocketStatus {
     pub receive_queue: usize,
     /// Bytes that are not acknowledged, of a UDP socket not sent; of a listener, its backlog.
     pub send_queue: usize,
-    /// What a connection has measured and counted.
+    /// The measurements and counters of a TCP connection.
     pub tcp: Option<TcpStatus>,
 }
 
-/// What a connection has measured and counted. Sizes are in bytes of data, and counters are since
-/// the connection was opened.
+/// The measurements and counters of a TCP connection. Sizes are in bytes of data; counters start
+/// with the connection.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct TcpStatus {
@@ -41,7 +41,7 @@ pub struct TcpStatus {
     pub congestion_window: Option<usize>,
     /// The slow start threshold, if a loss has set it.
     pub slow_start_threshold: Option<usize>,
-    /// Whether losses are being repaired.
+    /// Whether the connection is in loss recovery.
     pub is_in_loss_recovery: bool,
     /// The window that the peer offers.
     pub send_window: usize,

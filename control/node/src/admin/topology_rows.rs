@@ -1,8 +1,8 @@
 //! The rows of `pollux show topology`: the nodes of a fabric, running or planned, each with its
 //! cables.
 //!
-//! Why peers are indexes: a cluster may have many nodes of one name, such as the model of an
-//! adapter.
+//! Why peers are indexes: several nodes of a cluster may have the same name, such as the model of
+//! their adapter.
 
 use serde::{Deserialize, Serialize};
 
@@ -16,7 +16,7 @@ pub struct TopologyNode {
     pub kind: NodeKind,
     /// The node GUID.
     pub guid: String,
-    /// The first LID of its ports, of a switch that of port 0; none if it is not assigned.
+    /// The first LID of the ports, or of port 0 for a switch; none if it is not assigned.
     pub lid: Option<u16>,
     /// The number of ports.
     pub ports: u8,

@@ -10,7 +10,7 @@ const USUAL: &[(&str, &[&str])] = &[
     ("frame", &["not_ours", "other_vlan", "unknown_type"]),
     // Packets without a receiver on the link, such as reports to routers where there are none.
     ("interface", &["link_protocol", "no_group", "request_put_off"]),
-    // Answers to requests that were sent again because the first answer took long.
+    // Late answers: the request was sent again, and another answer came first.
     ("mad", &["late"]),
     ("membership", &["not_for_hosts"]),
     ("nd", &["own", "not_for_us"]),

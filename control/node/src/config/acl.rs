@@ -1,4 +1,5 @@
-//! Access control lists: `[[acl.NAME]]`, a rule each, which interfaces name.
+//! Access control lists. Each table `[[acl.NAME]]` is a rule of the list NAME; interfaces name
+//! lists.
 
 use super::{Prefix, text, valid};
 use pollux_dataplane::acl::{AclAction, AclRule};
@@ -9,7 +10,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use std::fmt;
 use std::ops::RangeInclusive;
 
-/// Rules of a list, at most: each packet is compared with them in turn.
+/// Maximum number of rules of a list. Each packet is compared with the rules one by one.
 pub(super) const ACL_RULES_MAX: usize = 1024;
 
 const PROTOCOLS: [(&str, IpProtocol); 4] = [
@@ -39,21 +40,22 @@ pub struct AclSettings {
 #[serde(rename_all = "lowercase")]
 pub enum AclVerb {
     Permit,
-    /// They are dropped silently.
+    /// Drops packets silently.
     Deny,
-    /// They are dropped, and answered with administratively prohibited.
+    /// Drops packets, and answers with an ICMP error: administratively prohibited.
     Reject,
 }
 
-/// Which sources of packets in transit an interface accepts (RFC 3704).
+/// The reverse path filter: the source addresses that an interface accepts in packets in transit
+/// (RFC 3704).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RpfMode {
     #[default]
     Off,
-    /// Those to which there is a route.
+    /// Sources to which there is a route.
     Loose,
-    /// Those to which there is a route by this interface.
+    /// Sources to which there is a route by this interface.
     Strict,
 }
 
@@ -85,7 +87,7 @@ impl AclSettings {
         }
     }
 
-    /// Why there cannot be such a rule, and the key that is wrong.
+    /// The key that is wrong in the rule, and the reason.
     pub(super) fn fault(&self) -> Option<(&'static str, String)> {
         let Self { source, destination, protocol, source_port, destination_port, .. } = self;
         for (key, prefix) in [("source", source), ("destination", destination)] {
@@ -123,7 +125,7 @@ impl AclSettings {
     }
 }
 
-/// The conditions, as `any` or from source to destination.
+/// The conditions of the rule, or `any` if it has none.
 impl fmt::Display for AclSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let range = |range: &RangeInclusive<u16>| match (*range.start(), *range.end()) {

@@ -36,7 +36,7 @@ pub(super) fn rules(config: &NodeConfig) -> Faults {
     faults
 }
 
-/// Domains exist, and each has a kernel table of its own.
+/// Checks that the named domains exist, and that no two use the same table of the kernel.
 fn domains(config: &NodeConfig, faults: &mut Faults) {
     let mut tables = BTreeMap::new();
     let of_router = config.router.and_then(|router| router.kernel_table);
@@ -67,7 +67,7 @@ fn domains(config: &NodeConfig, faults: &mut Faults) {
     }
 }
 
-/// Rules can match packets, and the lists that interfaces name exist.
+/// Checks that each rule can match packets, and that the lists that interfaces name exist.
 fn acls(config: &NodeConfig, faults: &mut Faults) {
     for (name, rules) in &config.acls {
         let path = |nth: usize, key: &'static str| {
@@ -112,7 +112,7 @@ fn routes(config: &NodeConfig, faults: &mut Faults) {
             faults.add(&path("to"), reason);
         }
     }
-    // Each worker sends by its own queue pairs.
+    // A worker sends only by its own queue pairs, so each thread needs a worker of each interface.
     let threads = config.workers.cores.len().max(1);
     let forwards = config.router.is_some_and(|router| router.forward);
     let few = config.interfaces.iter().find(|(_, one)| usize::from(one.workers) < threads);
@@ -141,15 +141,15 @@ fn cores(cores: &[usize], faults: &mut Faults) {
 
 #[derive(Default)]
 struct UniqueValues<'a> {
-    /// Devices with partitions, and the interface there.
+    /// The interface at each device and partition.
     partitions: BTreeMap<(String, u16), &'a str>,
-    /// Devices, and an interface there with its management.
+    /// For each device, an interface there and its management.
     management: BTreeMap<String, (&'a str, Option<&'a Management>)>,
-    /// Addresses without link scope in their domains, and the interface that has each.
+    /// The interface with each address in a domain. Link-local addresses are left out.
     addresses: BTreeMap<(&'a str, IpAddr), &'a str>,
-    /// Names of shadows and TUN devices, and the interface that has each.
+    /// The interface with each name of a shadow or TUN device.
     shadows: BTreeMap<&'a str, &'a str>,
-    /// Devices of Ethernet with their VLANs, and the interface that has each.
+    /// The interface at each Ethernet device and VLAN.
     ethernet: BTreeMap<(&'a str, Option<u16>), &'a str>,
 }
 
@@ -197,7 +197,7 @@ impl<'a> InterfaceCheck<'a> {
         self.kernel_addresses(faults);
     }
 
-    /// A VLAN of a device, or its untagged frames, is for one interface.
+    /// Checks that no other interface uses the same VLAN of the device, or its untagged frames.
     fn ethernet_device(&self, unique: &mut UniqueValues<'a>, faults: &mut Faults) {
         let Self { name, interface } = self;
         let device = interface.device.as_str();
@@ -263,7 +263,7 @@ impl<'a> InterfaceCheck<'a> {
         faults.refuse(&self.path([]), reason);
     }
 
-    /// A port has one management, whichever interfaces are there.
+    /// Checks that all interfaces at a port have the same management.
     fn management(&self, unique: &mut UniqueValues<'a>, faults: &mut Faults) {
         let Self { name, interface } = self;
         let (device, own) = (interface.device.clone(), interface.management.as_ref());
@@ -344,7 +344,7 @@ impl<'a> InterfaceCheck<'a> {
         faults.add(&self.path(["neighbor".into(), nth.into(), "link".into()]), reason);
     }
 
-    /// Checks that other hosts can have the addresses of a list, each of which is there once.
+    /// Checks that other hosts can have the addresses of a list, and that no address occurs twice.
     fn other_hosts(&self, what: &str, addresses: Vec<IpAddr>, faults: &mut Faults) {
         for (nth, ip) in addresses.iter().enumerate() {
             self.is_another_host(what, nth, *ip, faults);
@@ -378,7 +378,7 @@ impl<'a> InterfaceCheck<'a> {
 
 pub(super) struct Machine {
     pub(super) cores: Vec<usize>,
-    /// This build can open adapters in hardware.
+    /// Whether this build can open hardware adapters.
     pub(super) opens_adapters: bool,
 }
 

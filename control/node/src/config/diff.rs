@@ -1,5 +1,6 @@
-//! The changes from one configuration to the next, for `pollux reload`, and for the start of a node
-//! from an empty configuration. The list is total: an interface in no change runs on untouched.
+//! The changes from one configuration to the next. `pollux reload` applies them; the start of a
+//! node applies the changes from an empty configuration. An interface that no change names keeps
+//! running.
 
 use super::multicast::multicast_name;
 use super::{
@@ -15,7 +16,8 @@ use std::net::IpAddr;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
     Remove(String),
-    /// An interface stops and starts with other settings: these keys cannot change while it runs.
+    /// Stops the interface, and starts it with these settings: the keys in the list cannot change
+    /// while it runs.
     Restart(String, Box<InterfaceSettings>, Vec<&'static str>),
     Set(String, Setting),
     Add(String, Box<InterfaceSettings>),
@@ -30,7 +32,7 @@ pub enum Change {
     SetMulticast(MulticastSettings),
     Telemetry(TelemetrySettings),
     Idle(Idle),
-    /// The cores of workers, which a node has from its start.
+    /// The cores of the worker threads. They take effect when the node starts next.
     Cores(Vec<usize>),
 }
 
@@ -43,7 +45,8 @@ pub enum Setting {
     AddRouter(IpAddr),
     RemoveNeighbor(IpAddr),
     SetNeighbor(Neighbor),
-    /// The mode of peers without one of their own; connected mode stays on.
+    /// The mode of peers without a mode of their own. Turning connected mode on or off needs a
+    /// restart of the interface.
     SetMode(Mode),
     RemovePeer(IpAddr),
     SetPeer(PeerSettings),
@@ -52,14 +55,14 @@ pub enum Setting {
     SetAclIn(Option<String>),
     SetAclOut(Option<String>),
     SetRpf(RpfMode),
-    /// The MTU of a TUN device, or the longest packet at a device of Ethernet.
+    /// The MTU of a TUN device, or the longest packet of an Ethernet interface.
     SetMtu(u32),
     RemoveKernelAddress(IpAddr),
     SetKernelAddress(Prefix),
 }
 
 impl Change {
-    /// The interface that changes; none if it is the node.
+    /// The interface that changes; `None` for a change of the node.
     pub fn interface(&self) -> Option<&str> {
         match self {
             Self::Remove(name)
@@ -70,7 +73,7 @@ impl Change {
         }
     }
 
-    /// Whether it takes effect only when the node starts next.
+    /// Whether the change takes effect only when the node starts next.
     pub const fn needs_start(&self) -> bool {
         matches!(self, Self::Cores(_))
     }
@@ -153,8 +156,8 @@ impl fmt::Display for Setting {
 }
 
 impl NodeConfig {
-    /// The changes from this configuration to another, in an order in which they can be made:
-    /// removals first.
+    /// The changes that turn this configuration into `new`, in an order in which they can be
+    /// applied.
     pub fn diff(&self, new: &Self) -> Vec<Change> {
         let mut changes = Vec::new();
         let gone = self.interfaces.keys().filter(|name| !new.interfaces.contains_key(*name));
@@ -333,7 +336,7 @@ fn by<T>(values: impl Iterator<Item = T>, ip: impl Fn(&T) -> IpAddr) -> BTreeMap
     values.map(|value| (ip(&value), value)).collect()
 }
 
-/// Adds removals, then values that are new or differ.
+/// Appends the removals of missing keys, then the values that are new or differ.
 fn compare<K: Ord + Clone, V: Clone + PartialEq, C>(
     changes: &mut Vec<C>,
     old: &BTreeMap<K, V>,
@@ -346,7 +349,7 @@ fn compare<K: Ord + Clone, V: Clone + PartialEq, C>(
     changes.extend(others.map(|(key, value)| set(key.clone(), value.clone())));
 }
 
-/// The same of lists, in their order.
+/// Does the same as [`compare`], for lists, and keeps their order.
 fn compare_lists<V: Clone + PartialEq>(
     changes: &mut Vec<Change>,
     [old, new]: [&[V]; 2],
@@ -368,7 +371,6 @@ mod tests {
         NodeConfig::read("test", text).expect("a configuration")
     }
 
-    /// Some multicast routes.
     fn random_multicast(rng: &mut SeededRng) -> String {
         let mut text = String::new();
         for (from, to) in [("ib0", "ib1"), ("ib1", "ib2"), ("ib2", "ib3")] {
@@ -448,7 +450,7 @@ mod tests {
                 };
             }
         }
-        // Rules across values are not the subject here.
+        // Not `NodeConfig::read`: the random values may break rules across values.
         toml::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"))
     }
 
@@ -464,7 +466,7 @@ mod tests {
         }
     }
 
-    /// The same without the order of lists.
+    /// The configuration with sorted lists: their order does not matter.
     fn sorted(mut config: NodeConfig) -> NodeConfig {
         for one in config.interfaces.values_mut() {
             one.address.sort_by_key(|one| format!("{one:?}"));

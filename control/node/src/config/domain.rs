@@ -1,24 +1,24 @@
 //! Routing domains (VRFs): `[domain.NAME]`.
 //!
-//! Each domain has routes and local addresses of its own, so prefixes and addresses may occur in
-//! several. Packets cross by routes with `next_domain`, and by routes of the kernel whose next hop
-//! is at an interface of another domain.
+//! Each domain has its own routes and local addresses, so the same prefix or address may occur in
+//! several domains. Packets pass from one domain to another by a route with `next_domain`, or by a
+//! route of the kernel with a next hop at an interface of another domain.
 //!
-//! Why a domain has to have a table of its own in the file: a misspelled name would otherwise be
-//! one more domain, without routes.
+//! Why each domain needs a table in the file: otherwise, a misspelled name would silently add
+//! another domain, without routes.
 
 use serde::{Deserialize, Serialize};
 
-/// The name of the domain of interfaces and routes that name none.
+/// The domain of interfaces and routes that name no domain.
 pub const DEFAULT_DOMAIN: &str = "default";
-/// Domains of a node, at most: each has a FIB of its own.
+/// Maximum number of domains of a node, the default domain included. Each has its own FIB.
 pub(super) const DOMAINS_MAX: usize = 256;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DomainSettings {
-    /// The routing table of the kernel whose routes the domain uses; `[router]` has that of the
-    /// default domain.
+    /// The kernel's routing table whose routes the domain uses. The default domain has this key in
+    /// `[router]`.
     pub kernel_table: Option<u32>,
 }
 

@@ -66,8 +66,8 @@ impl From<ConfigError> for ConfigErrors {
 pub(super) struct Faults(Vec<(Vec<Step>, String)>);
 
 impl Faults {
-    /// Adds a broken rule of the value at this path, unless it has one: others may follow from the
-    /// first.
+    /// Adds a broken rule of the value at this path, unless the path already has one: later errors
+    /// about a value may follow from the first.
     pub(super) fn add(&mut self, path: &[Step], reason: String) {
         if self.0.iter().all(|(other, _)| other != path) {
             self.0.push((path.into(), reason));
@@ -88,7 +88,7 @@ impl Faults {
     }
 }
 
-/// A message of the parser, with what to write instead.
+/// Rewrites a message of the parser, so that it says what to write instead.
 pub(super) fn explain(message: &str) -> String {
     if let Some(rest) = message.strip_prefix("invalid type: ") {
         return explain_type(rest);
@@ -150,7 +150,7 @@ fn explain_key(unknown: &str, known: &[&str]) -> String {
     }
 }
 
-/// The reason for which a value cannot name a table `[KIND.NAME]` that does not exist.
+/// The error about a value that names a table `[KIND.NAME]` that does not exist.
 pub(super) fn unknown_table<T>(
     what: &str,
     kind: &str,
@@ -164,7 +164,7 @@ pub(super) fn unknown_table<T>(
     format!("{what} names the {kind} {name:?}, which does not exist; {advice}")
 }
 
-/// The known word of which another may be a misspelling.
+/// The known word that is most similar to `unknown`, if `unknown` may be a misspelling of it.
 fn nearest<'a>(known: impl Iterator<Item = &'a str>, unknown: &str) -> Option<&'a str> {
     let nearest = known.min_by_key(|known| distance(known, unknown))?;
     (distance(nearest, unknown) <= 1 + unknown.len() / 3).then_some(nearest)

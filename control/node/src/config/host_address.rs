@@ -25,8 +25,8 @@ pub(super) fn no_host_reason(ip: IpAddr) -> Option<String> {
 }
 
 impl Prefix {
-    /// The reason why no host can have this address, also for the network, broadcast and anycast
-    /// addresses of its prefix.
+    /// The reason why no host can have this address. The network, broadcast and anycast addresses
+    /// of the prefix have one, too.
     pub fn no_host_reason(&self) -> Option<String> {
         let Self { ip, len } = self;
         let of_network = || match ip {

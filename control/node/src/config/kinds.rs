@@ -10,13 +10,13 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 pub enum InterfaceKind {
     #[default]
     Ipoib,
-    /// A TUN device: its other end is the kernel.
+    /// A TUN device. The kernel is at its other end.
     Tun,
-    /// A device of Ethernet, or a VLAN of it.
+    /// An Ethernet device, or one of its VLANs.
     Ethernet,
 }
 
-/// How an interface of Ethernet receives and sends frames.
+/// How an Ethernet interface receives and sends frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum FrameAccess {
@@ -104,7 +104,7 @@ pub(super) fn vlan<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<
 }
 
 impl InterfaceSettings {
-    /// A key that interfaces of this kind do not have, with another value than its default.
+    /// A key that interfaces of this kind do not have, but that has a value other than its default.
     pub(super) fn unsupported_key(&self) -> Option<&'static str> {
         let default = Self::default();
         let of_infiniband = [
@@ -129,7 +129,7 @@ impl InterfaceSettings {
 }
 
 impl NodeConfig {
-    /// Gives the device of a TUN interface the name of the interface, unless `device` names it.
+    /// Sets `device` of a TUN interface to the name of the interface, if it is empty.
     pub(super) fn name_devices(&mut self) {
         let tuns = self.interfaces.iter_mut().filter(|(_, one)| one.kind == InterfaceKind::Tun);
         for (name, one) in tuns.filter(|(_, one)| one.device.is_empty()) {

@@ -1,5 +1,5 @@
-//! The position of a key in a file, and the key at a position, from the spans of the parser: a
-//! search for the name would also find comments, values and other keys.
+//! Finds the position of a key in a file, and the key at a position, by the spans of the parser. A
+//! text search for the name would also match comments, values and other keys.
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -23,7 +23,8 @@ impl From<usize> for Step {
     }
 }
 
-/// The offset of the value at a path, or of the last step that the file has.
+/// The offset of the key or list element at a path. If the file lacks it, the offset of the last
+/// step of the path that the file has.
 pub(super) fn offset_of(text: &str, path: &[Step]) -> Option<usize> {
     let table = DeTable::parse(text).ok()?;
     let (span, table) = (table.span(), table.into_inner());
@@ -35,8 +36,8 @@ pub(super) fn offset_of(text: &str, path: &[Step]) -> Option<usize> {
     offset
 }
 
-/// The key that a byte is in, or in whose value; with dots between tables. Empty if the text is not
-/// TOML.
+/// The path of the key whose name or value contains a byte, with dots between tables. Empty if the
+/// text is not TOML.
 pub(super) fn key_at(text: &str, at: usize) -> String {
     let mut keys = Vec::new();
     if let Ok(table) = DeTable::parse(text) {
@@ -45,12 +46,13 @@ pub(super) fn key_at(text: &str, at: usize) -> String {
     keys.join(".")
 }
 
-/// Adds the keys that lead to a byte. Returns whether it is in this value.
+/// Appends the keys that lead to the byte at `at`. Returns whether one of the keys in this value
+/// contains it.
 fn push_keys(value: &DeValue<'_>, at: usize, keys: &mut Vec<String>) -> bool {
     match value {
         DeValue::Table(table) => table.iter().any(|(key, value)| {
             keys.push(key.get_ref().to_string());
-            // The span of a table is that of its header.
+            // The span of a table covers only its header, so the keys in the table are tried, too.
             let is_it = key.span().contains(&at)
                 || push_keys(value.get_ref(), at, keys)
                 || value.span().contains(&at);
@@ -64,7 +66,7 @@ fn push_keys(value: &DeValue<'_>, at: usize, keys: &mut Vec<String>) -> bool {
     }
 }
 
-/// The offset of a part of a value, and that part.
+/// The part of a value that `step` selects, and its offset.
 fn enter<'i>(value: DeValue<'i>, step: &Step) -> Option<(usize, Spanned<DeValue<'i>>)> {
     match (value, step) {
         (DeValue::Table(table), Step::Key(key)) => {

@@ -9,18 +9,20 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::net::IpAddr;
 
-/// Static multicast routes of a node, at most: an interface is a member of as many groups.
+/// Maximum number of static multicast routes of a node. An interface can be a member of hardly more
+/// groups.
 pub(super) const MULTICAST_ROUTES_MAX: usize = 1000;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MulticastSettings {
     pub group: IpAddr,
-    /// The source of its packets; without one, each that has no route of its own.
+    /// The source of the packets. Without one, the route is for all sources that have no route of
+    /// their own.
     pub source: Option<IpAddr>,
     pub from: String,
     pub to: Vec<String>,
-    /// Packets with a TTL above this leave.
+    /// Only packets with a TTL above this are forwarded.
     #[serde(default = "any_ttl")]
     pub ttl_threshold: u8,
 }
@@ -37,7 +39,7 @@ impl MulticastSettings {
         (self.group, self.source, self.from.clone())
     }
 
-    /// Why there cannot be such a route, and the key that is wrong.
+    /// The key that is wrong in the route, and the reason.
     fn fault(&self) -> Option<(&'static str, String)> {
         let Self { group, source, from, to, ttl_threshold } = self;
         if !group.is_multicast() {
@@ -82,7 +84,7 @@ pub(super) fn multicast_name((group, source, from): &MulticastKey) -> String {
     format!("{group}{of} from {from}")
 }
 
-/// The interfaces of multicast routes exist, in one domain, and no two are the same.
+/// Checks that the interfaces of a route exist and are in one domain, and that keys are unique.
 pub(super) fn multicast(config: &NodeConfig, faults: &mut Faults) {
     let mut known = BTreeSet::new();
     for (nth, one) in config.multicast.iter().enumerate() {

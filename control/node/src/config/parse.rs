@@ -1,5 +1,5 @@
-//! The parser of a configuration. It reports all mistakes in keys and values at once: TOML's parser
-//! stops at the first, so that key is removed, and the rest is parsed again.
+//! The parser of a configuration. It reports all mistakes in keys and values at once. The TOML
+//! parser stops at the first mistake, so that key is removed, and the rest is parsed again.
 
 use super::NodeConfig;
 use super::error::{ConfigError, ConfigErrors, explain};
@@ -28,7 +28,7 @@ pub(super) fn parse(file: &str, text: &str) -> Result<NodeConfig, ConfigErrors> 
             Ok(_) => break,
             Err(error) => error,
         };
-        // A key that was removed before is missing now.
+        // A required key that was removed for a mistake is missing now, which is no other mistake.
         let missing = error.message().strip_prefix("missing field `");
         let missing = missing.and_then(|rest| rest.split('`').next());
         if !missing.is_some_and(|key| removed.contains(key)) {
@@ -48,7 +48,7 @@ fn remove(table: &mut DeTable<'_>, at: usize) -> Option<String> {
             found = Some(key.clone());
             break;
         }
-        // The span of a table is that of its header, so its keys are beyond that.
+        // The span of a table covers only its header, so its keys are tried first.
         if let Some(inner) = remove_in(value.get_mut(), at) {
             return Some(inner);
         }

@@ -19,12 +19,12 @@ impl Prefix {
         (prefix.len <= bits).then_some(prefix)
     }
 
-    /// An address with the length of its link's prefix, which is not 0.
+    /// Parses an address with the prefix length of its link, which cannot be 0.
     pub fn parse_address(text: &str) -> Option<Self> {
         Self::parse(text).filter(|prefix| prefix.len > 0)
     }
 
-    /// The same without host bits.
+    /// The prefix without host bits.
     pub fn network(&self) -> Self {
         let ip = match self.ip {
             IpAddr::V4(ip) => {

@@ -8,14 +8,15 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::net::IpAddr;
 
-/// The table `[router]`: with it the node forwards packets between its interfaces.
+/// The table `[router]`: the node forwards packets between its interfaces, unless `forward` is
+/// false.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RouterSettings {
     #[serde(default = "yes")]
     pub forward: bool,
-    /// The routing table of the kernel whose routes the node uses: 254 is `main`. Routes lead to
-    /// interfaces by their shadows.
+    /// The kernel's routing table whose routes the node uses; 254 is `main`. The device of such a
+    /// route is the shadow of an interface.
     pub kernel_table: Option<u32>,
 }
 
@@ -26,11 +27,11 @@ pub struct RouteSettings {
     #[serde(default = "default_domain")]
     pub domain: String,
     pub to: Prefix,
-    /// Gateways, which share the flows.
+    /// Gateways. The flows are distributed to them.
     #[serde(default)]
     pub via: Vec<IpAddr>,
-    /// Another domain: that of the gateways or, without gateways, the one in which the destination
-    /// is looked up again.
+    /// Another domain. With gateways, the gateways are in it; without gateways, the destination is
+    /// looked up again in it.
     pub next_domain: Option<String>,
     #[serde(default, rename = "type")]
     pub kind: RouteKind,

@@ -8,11 +8,11 @@ use std::path::PathBuf;
 
 const UNIX: &str = "unix:";
 
-/// The table `[telemetry]`; by default the node offers nothing.
+/// The table `[telemetry]`; by default the node offers no metrics.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct TelemetrySettings {
-    /// Where Prometheus gets metrics; by default nowhere.
+    /// The address at which Prometheus reads the metrics.
     #[serde(deserialize_with = "address")]
     pub openmetrics: Option<MetricsAddress>,
 }

@@ -1,4 +1,4 @@
-//! Files that are configurations, and files that are none.
+//! Valid and invalid configuration files.
 
 use super::*;
 use pollux_wire::address::Qpn;
@@ -185,7 +185,7 @@ fn duplicates_are_refused() {
     assert_eq!(message, "node.toml:6: b and a both have 10.0.0.1; change one");
     let message = refusal(&two("['10.0.0.1/24', '10.0.0.1/16']", "[]"));
     assert_eq!(message, "node.toml:3: a has 10.0.0.1 twice; remove one");
-    // These mean something else on every link.
+    // Link-local addresses may occur once on each link.
     for local in ["['fe80::1/64']", "['169.254.0.1/16']"] {
         NodeConfig::read("f", &two(local, local)).expect(local);
     }

@@ -1,4 +1,5 @@
-//! A configuration as TOML, for `pollux config show`. The text is again the same configuration.
+//! Writes a configuration as TOML, for `pollux config show`. Parsing the text results in the same
+//! configuration.
 
 use super::{AddressSetting, InterfaceSettings, Management, NodeConfig};
 use pollux_dataplane::engine::idle::Idle;
@@ -9,8 +10,8 @@ use std::ops::RangeInclusive;
 use toml::{Table, Value};
 
 impl NodeConfig {
-    /// The configuration as TOML: without defaults only the keys that differ from them, and else
-    /// all keys that have a value.
+    /// The configuration as TOML. With `has_defaults`, it has all keys that have a value; without,
+    /// only those that differ from their defaults.
     pub fn to_toml(&self, has_defaults: bool) -> String {
         let mut table = Table::try_from(self).expect("its keys are text, its numbers small");
         if !has_defaults {
@@ -28,7 +29,7 @@ impl NodeConfig {
     }
 }
 
-/// Removes keys with these values, and tables that become empty.
+/// Removes keys with default values, and tables that become empty.
 fn remove_defaults(table: &mut Table, defaults: &Table) {
     table.retain(|key, value| match (value, defaults.get(key)) {
         (Value::Table(table), Some(Value::Table(defaults))) => {
@@ -39,7 +40,7 @@ fn remove_defaults(table: &mut Table, defaults: &Table) {
     });
 }
 
-/// P_Keys are hexadecimal everywhere else.
+/// Writes P_Keys in hexadecimal, as all other output does.
 fn with_hexadecimal(line: &str) -> String {
     match line.trim_end().strip_prefix("pkey = ").map(str::parse::<u16>) {
         Some(Ok(pkey)) => format!("pkey = {pkey:#06x}\n"),
@@ -71,7 +72,7 @@ pub(super) fn partition<S: Serializer>(pkey: &PKey, serializer: S) -> Result<S::
     serializer.serialize_u16(pkey.0)
 }
 
-/// By number: the parser accepts numbers and names.
+/// Writes the protocol as a number; the parser accepts numbers and names.
 #[expect(clippy::ref_option, reason = "serde's convention")]
 pub(super) fn protocol<S: Serializer>(
     protocol: &Option<IpProtocol>,

@@ -1,5 +1,5 @@
-//! The rows of `pollux show topology`: from a plan, and from the running fabric, which adds states
-//! and counters to those of its plan.
+//! The rows of `pollux show topology`: those of a planned topology, and those of a running fabric,
+//! which have states and counters, too.
 
 use crate::admin::rows::{CableCounters, CabledPort, NodeKind, TopologyNode};
 use pollux_fabric::Fabric;
@@ -8,10 +8,10 @@ use pollux_wire::address::Lid;
 use pollux_wire::mad::smp::{NodeType, PortInfo};
 use pollux_wire::units::Rate;
 
-/// Bytes of a unit of the counters of data.
+/// Data counters count units of this many bytes (IBA 16.1.3.5).
 const DATA_UNIT: u64 = 4;
 
-/// The rows of a plan, such as a dump of a cluster.
+/// The rows of a planned topology, such as one from the dump of a cluster.
 pub fn planned(topology: &Topology) -> Vec<TopologyNode> {
     let row = |(index, node): (u32, &PlannedNode)| {
         let cables = (1..=node.num_ports()).map(|port| End { node: index, port });
@@ -69,7 +69,7 @@ fn megabits(rate: LinkRate) -> Option<u32> {
     info.rate().and_then(Rate::megabits)
 }
 
-/// The rows of a running fabric: all of one moment.
+/// The rows of a running fabric, all taken at the same time.
 pub(super) fn running(fabric: &Fabric) -> Vec<TopologyNode> {
     let subnet = fabric.net.subnet();
     let mut rows = planned(subnet.topology());

@@ -14,19 +14,19 @@ pub struct FabricConfig {
     pub seed: u64,
     /// The admin socket; processes open ports at `PATH.ports`.
     pub socket: Option<PathBuf>,
-    /// The name for programs with libumad2sim.
+    /// The name by which programs with libumad2sim find the fabric.
     pub umad: Option<String>,
     pub wires: Vec<Plug>,
     pub capture: Option<PathBuf>,
     pub faults: Vec<String>,
     /// The partitions of the embedded subnet managers; `None` for no embedded managers.
     pub partitions: Option<Partitions>,
-    /// The ports whose processes and wires may manage the subnet, `NODE` or `NODE:PORT`. SMPs of
+    /// Processes and wires at these ports (`NODE` or `NODE:PORT`) may manage the subnet. SMPs from
     /// other ports can only read.
     pub managers: Vec<String>,
     /// The M_Key of embedded managers; 0 for no protection, `None` for a random key.
     pub m_key: Option<u64>,
-    /// The SM_Key with which embedded managers trust other managers and SA queries; `None` for a
+    /// The SM_Key by which embedded managers trust other managers and SA queries; `None` for a
     /// random key.
     pub sm_key: Option<u64>,
     /// Embedded managers give each adapter port 2^lmc LIDs, each with its own path.
@@ -53,7 +53,7 @@ impl FromStr for Plug {
     }
 }
 
-/// The reason for which a fabric did not start: one sentence, and the remedy.
+/// The reason why a fabric did not start: one sentence, with the remedy.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct FabricStartError(String);
@@ -63,13 +63,14 @@ impl FabricStartError {
         Self(text.into())
     }
 
-    /// The error of an operation that failed.
+    /// Returns a function for `map_err` that names the operation that failed.
     pub(super) fn of<E: Display>(operation: impl Display) -> impl FnOnce(E) -> Self {
         move |error| Self(format!("{operation}: {error}"))
     }
 }
 
-/// The topology of a specification or a file. `note` gets a message about skipped lines.
+/// Reads the topology from the file `spec`, or else generates it from `spec`. `note` gets a message
+/// about skipped lines.
 pub fn topology(
     spec: &str,
     seed: u64,

@@ -1,8 +1,8 @@
 //! A fabric in a thread of this process: for `soft:`, the demonstration and tests.
 //!
-//! It has a path as any other, so `pollux show` works, too. The path is in a new folder, private to
-//! the user, which is removed with the fabric. The folder of a killed process is removed by the
-//! next fabric of any process.
+//! The fabric has an admin socket, so `pollux show` works as with any other fabric. The socket is
+//! in a new folder, private to the user, which is removed when the fabric is dropped. If a process
+//! is killed, the next fabric that any process starts removes its folder.
 
 use super::{FabricConfig, FabricStartError, Partitions, RunningFabric, config};
 use pollux_wire::mad::smp::NodeType;
@@ -18,12 +18,12 @@ use std::thread::JoinHandle;
 
 const PRIVATE: &str = "single:16";
 
-/// A fabric that runs as long as this is held.
+/// A fabric that runs in a thread until it is dropped.
 #[derive(Debug)]
 pub struct Embedded {
     folder: PathBuf,
     hosts: Vec<String>,
-    /// The next host of `soft:`.
+    /// Counts calls of [`Embedded::ports_in_turn`].
     turn: AtomicUsize,
     is_over: Arc<AtomicBool>,
     wake: UnixStream,
@@ -37,7 +37,7 @@ impl Embedded {
         Self::start_as(topology, FabricConfig { partitions, ..FabricConfig::default() })
     }
 
-    /// Starts a fabric without a subnet manager; programs at these ports may be one.
+    /// Starts a fabric without a subnet manager. Programs at the ports `managers` may be one.
     pub fn start_unmanaged(topology: &str, managers: &[&str]) -> Result<Self, FabricStartError> {
         let managers = managers.iter().map(|port| port.to_string()).collect();
         Self::start_as(topology, FabricConfig { managers, ..FabricConfig::default() })
@@ -77,7 +77,7 @@ impl Embedded {
         socket(&self.folder)
     }
 
-    /// All ports, each time beginning with the next one.
+    /// The device names of all hosts, each time beginning with the next host.
     pub(crate) fn ports_in_turn(&self) -> impl Iterator<Item = String> {
         let first = self.turn.fetch_add(1, Ordering::Relaxed);
         let hosts = self.hosts.iter().cycle().skip(first % self.hosts.len().max(1));
@@ -110,7 +110,7 @@ fn run(
     if sender.send(started).is_ok()
         && let Some(mut fabric) = fabric
     {
-        // If it ends early, processes at its ports see them close.
+        // If the fabric fails, processes at its ports see their connections close.
         let _ = fabric.run(wake, || is_over.load(Ordering::Relaxed));
     }
 }
@@ -148,9 +148,9 @@ fn folder() -> std::io::Result<PathBuf> {
     }
 }
 
-/// Removes folders of killed processes: those with a socket without a listener, and a number that
-/// no process has. One that starts has a socket without a listener, too, for a moment. The system
-/// refuses to remove those of other users.
+/// Removes folders of killed processes: nothing listens at the socket, and no process has the
+/// number in the name. The number is checked because a starting process also has, for a moment, a
+/// socket without a listener. The kernel refuses to remove the folders of other users.
 fn sweep(within: &Path) {
     for entry in std::fs::read_dir(within).into_iter().flatten().flatten() {
         let name = entry.file_name();

@@ -1,4 +1,5 @@
-//! The embedded subnet managers of a fabric: one in each subnet, at the first switch.
+//! The embedded subnet managers of a fabric: one in each subnet, at its first switch, or at its
+//! first adapter if it has no switch.
 
 use super::FabricStartError;
 use pollux_fabric::sm::{Partitions, SmConfig};

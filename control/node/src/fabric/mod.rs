@@ -1,8 +1,8 @@
 //! A software fabric in real time: one thread that owns a net, its wires, programs, processes and
 //! captures, and that sleeps while it is idle.
 //!
-//! A fabric has one path: that of its admin socket. Processes open ports (`soft:PATH@NODE[:PORT]`)
-//! at `PATH.ports`, by messages with descriptors.
+//! `PATH` names a fabric: it is the path of its admin socket. Processes open ports
+//! (`soft:PATH@NODE[:PORT]`) at the socket `PATH.ports`, by messages that carry file descriptors.
 //!
 //! 1. [`config`]: the configuration, and errors of the start;
 //! 2. `managers`: embedded subnet managers;
@@ -44,10 +44,9 @@ use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 const SLEEP_MAX: Duration = Duration::from_secs(1);
-/// Turns between polls of sockets, while processes have traffic.
+/// Steps between polls of sockets, while processes have traffic.
 const TURNS_PER_LOOK: u32 = 64;
 
-/// A fabric, which runs in [`RunningFabric::run`].
 pub struct RunningFabric {
     fabric: pollux_fabric::Fabric,
     rules: Rules,
@@ -114,7 +113,8 @@ impl RunningFabric {
         Ok(Self { fabric, rules, capture, admin, start: Instant::now() })
     }
 
-    /// Runs until `is_over`, which is called after each event, also of `wake`.
+    /// Runs until `is_over` returns true. It is asked after each sleep; `wake` ends a sleep when it
+    /// becomes readable.
     pub fn run(&mut self, wake: impl AsFd, is_over: impl Fn() -> bool) -> io::Result<()> {
         while !is_over() {
             self.answer();

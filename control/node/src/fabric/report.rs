@@ -15,7 +15,7 @@ use pollux_fabric::topology::{End, LinkRate, PlannedNode};
 use pollux_wire::address::Lid;
 use pollux_wire::units::Rate;
 
-/// Multicast LIDs in a report: as many as switches have.
+/// Entries of the MFT of a switch.
 const GROUPS: u16 = 4096;
 
 pub fn respond(

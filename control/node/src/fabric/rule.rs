@@ -19,7 +19,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 pub const RULES_MAX: usize = 256;
-/// The longest delay: every timeout is shorter.
+/// Maximum delay of a reordered packet.
 const DELAY_MAX: Duration = Duration::from_secs(60);
 
 const FORM: &str = "write [NODE:PORT/]KIND=CHANCE,... with loss, duplicate, reorder or corrupt \
@@ -29,7 +29,7 @@ const FORM: &str = "write [NODE:PORT/]KIND=CHANCE,... with loss, duplicate, reor
 pub struct Rules {
     rules: BTreeMap<u32, Rule>,
     last: u32,
-    /// Links whose cable is out.
+    /// Links with a pulled cable.
     down: BTreeSet<u32>,
 }
 
@@ -37,7 +37,7 @@ pub struct Rules {
 struct Rule {
     text: String,
     link: Option<u32>,
-    /// None: the cable is pulled.
+    /// `None` if the cable is pulled.
     faults: Option<Faults>,
 }
 

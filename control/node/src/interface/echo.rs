@@ -1,7 +1,7 @@
-//! Our ICMP echo requests and their outcomes (RFC 792, RFC 4443 4).
+//! ICMP echo requests of this node, and their outcomes (RFC 792, RFC 4443 4).
 //!
-//! Each request has its own identifier, so a late reply to another one is ignored. An ICMP error
-//! belongs to the request that it quotes.
+//! Each request has its own identifier, so a late reply to an earlier request is ignored. An ICMP
+//! error belongs to the request that it quotes.
 
 use super::port_driver::sending::NotSent;
 use crate::admin::CONNECTIONS_MAX;
@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
-/// Pending requests, at most: one for each connection of the admin socket.
+/// Maximum number of pending requests: one for each connection of the admin socket.
 const REQUESTS_MAX: usize = CONNECTIONS_MAX;
 const ICMP_LEN: usize = 8;
 const HOP_LIMIT: u8 = 64;
@@ -37,7 +37,7 @@ pub enum EchoOutcome {
     /// No reply arrived in time.
     Silence,
     NotSent(NotSent),
-    /// A router, or this host, has no route.
+    /// A router or this host answered with destination unreachable.
     Unreachable,
     Prohibited,
     TimeExceeded,
@@ -64,7 +64,7 @@ pub struct EchoRequest {
 }
 
 impl EchoRequest {
-    /// With the default TTL.
+    /// An echo request with the default TTL.
     pub const fn new(to: IpAddr, bytes: usize, timeout: Duration) -> Self {
         Self { to, bytes, ttl: HOP_LIMIT, timeout }
     }
@@ -94,7 +94,7 @@ impl Echoes {
         from: IpAddr,
         EchoRequest { to, bytes, ttl, timeout }: EchoRequest,
     ) -> Result<(EchoId, Vec<u8>), PingError> {
-        // Outcomes that nothing has taken are dropped.
+        // Requests with an outcome that was not taken are dropped some time after their timeout.
         self.requests.retain(|_, request| now < request.until + timeout);
         let id = EchoId(self.next);
         if self.requests.len() == REQUESTS_MAX || self.requests.contains_key(&id) {
@@ -121,7 +121,7 @@ impl Echoes {
         waiting.map(|request| request.until).min()
     }
 
-    /// Ends requests whose replies are late.
+    /// Ends requests that have timed out.
     pub fn handle_timeout(&mut self, now: Time) {
         let waiting = self.requests.values_mut().filter(|request| request.outcome.is_none());
         for late in waiting.filter(|request| request.until <= now) {
@@ -129,8 +129,8 @@ impl Echoes {
         }
     }
 
-    /// Takes the outcome of a request, once there is one, and the sender of the ICMP error that is
-    /// the reason.
+    /// Takes the outcome of a request, if it has one yet, and the sender of the ICMP error that
+    /// caused it.
     pub fn take(&mut self, id: EchoId) -> Option<(EchoOutcome, Option<IpAddr>)> {
         let request = self.requests.get(&id)?;
         let (outcome, reporter) = (request.outcome?, request.reporter);
@@ -227,7 +227,8 @@ impl Echoes {
     }
 }
 
-/// The request that an ICMP error quotes. Its data may be truncated, so no length is checked.
+/// The request that an ICMP error quotes. The quoted packet may be truncated, so its lengths are
+/// not checked.
 fn quoted(original: &[u8]) -> Option<EchoId> {
     let (is_request, message) = match original.first()? >> 4 {
         4 => {
@@ -251,7 +252,7 @@ fn request(from: IpAddr, to: IpAddr, ttl: u8, echo: IcmpEcho<'_>) -> Option<Vec<
         (IpAddr::V4(source), IpAddr::V4(destination)) => {
             let message = Icmpv4Message::EchoRequest(echo);
             let header = Ipv4Header {
-                // The size of a request tests the path MTU.
+                // A long request tests the path MTU.
                 dont_fragment: true,
                 ttl,
                 protocol: IpProtocol::ICMPV4,

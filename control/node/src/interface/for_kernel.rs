@@ -1,4 +1,4 @@
-//! Packets between an interface and the kernel, which has a shadow of it.
+//! Packets between an interface and the kernel, by the shadow of the interface.
 
 use super::IpoibLink;
 use pollux_control::bounded::BoundedQueue;
@@ -6,10 +6,10 @@ use pollux_control::ipoib::WorkerId;
 use pollux_verbs::time::Time;
 use std::net::IpAddr;
 
-/// Packets that wait for the kernel, at most.
+/// Maximum number of packets that wait for the kernel.
 const FOR_KERNEL_MAX: usize = 1024;
 
-/// Packets of and for the kernel that were dropped, by reason.
+/// Dropped packets from and to the kernel, by reason.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct KernelDrops {
     /// The queue to the kernel is full.
@@ -38,7 +38,8 @@ impl IpoibLink {
         KernelDrops { full: self.kernel_drops.full + full, ..self.kernel_drops }
     }
 
-    /// Asks for a gateway that no packet is sent to, because it does not answer.
+    /// Resolves a gateway again. Routes avoid a gateway that does not answer, so no packet does
+    /// this.
     pub(crate) fn ask_for(&mut self, now: Time, gateway: IpAddr) {
         self.control_mut().handle_use(now, gateway);
     }

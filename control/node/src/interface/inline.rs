@@ -1,21 +1,20 @@
-//! A control plane in the thread of one of its workers: where no other thread drives it, as in
-//! virtual time.
+//! A control plane and a worker in one thread, for callers without a control thread, such as tests
+//! in virtual time.
 
 use super::{InterfaceWorker, IpoibLink, Take};
 use pollux_dataplane::port::PacketPort;
 use pollux_verbs::VerbsError;
 use pollux_verbs::time::Time;
 
-/// A worker, and the control plane if this thread has it.
+/// A worker, and the control plane if it runs in this thread.
 pub struct Inline {
-    /// Moves packets in the thread of its caller.
     pub worker: InterfaceWorker,
-    /// The control plane of its interface.
     pub interface: Option<IpoibLink>,
 }
 
 impl Inline {
-    /// Receives packets. `take` gets each first. Returns whether there was anything to do.
+    /// Receives packets, each of which `take` gets first. Steps the control plane whenever the
+    /// worker has polled its commands. Returns whether there was anything to do.
     #[inline]
     pub fn breathe(&mut self, now: Time, take: Take<'_>) -> bool {
         let busy = self.worker.breathe(now, take);
@@ -25,20 +24,20 @@ impl Inline {
         }
     }
 
-    /// The same without sockets.
+    /// Polls commands and the device at once, without sockets, and steps the control plane.
     pub fn step(&mut self, now: Time) -> bool {
         self.worker.step(now) | self.step_control(now)
     }
 
-    /// Steps the control plane, whose commands the worker carries out at once. Returns whether
-    /// there was anything to do.
+    /// Steps the control plane; the worker carries out its commands at once. Returns whether there
+    /// was anything to do.
     pub fn step_control(&mut self, now: Time) -> bool {
         let Some(interface) = &mut self.interface else { return false };
         let busy = interface.step(now);
         self.worker.carry_out_commands(now) | busy
     }
 
-    /// The error that ended the interface; without a control plane, the one that ended the worker.
+    /// The error that ended the interface, or the worker if the control plane runs elsewhere.
     pub fn failed(&self) -> Option<&VerbsError> {
         match &self.interface {
             Some(interface) => interface.failed(),

@@ -1,19 +1,19 @@
 //! An interface: its control plane at a port, and its workers.
 //!
 //! ```text
-//!   port: MADs, events --> Interface: control --actions, frames--> workers ==> Worker --> device
-//!                                             <----events--------          <== Worker <-- device
+//!   port: MADs, events --> IpoibLink --actions, frames--> InterfaceWorker <--packets--> device
+//!                                    <-----events--------
 //! ```
 //!
-//! 1. [`InterfaceWorker`]: queue pairs, and packets of sockets without control; [`port_driver`]:
-//!    the device, and all objects that a worker has there;
+//! 1. [`InterfaceWorker`]: a worker, which moves packets between its queue pairs and sockets
+//!    without control; [`port_driver`]: its device, and all objects that it has there;
 //! 2. `worker_channel`: the rings between control and a worker; `worker_ends`: all workers, as
 //!    control sees them;
-//! 3. [`echo`]: our ICMP echo requests, for `pollux ping`; `for_kernel`: packets between the
-//!    interface and the kernel;
-//! 4. [`Inline`]: both in one thread.
+//! 3. [`echo`]: ICMP echo requests, for `pollux ping`; `for_kernel`: packets between the interface
+//!    and the kernel; `setting`: changes of settings;
+//! 4. [`Inline`]: control and a worker in one thread.
 //!
-//! Control has the MAD transport, and a device context of its own; it never touches those of
+//! Control has the MAD transport, and a device context of its own; it never touches the contexts of
 //! workers. All workers are alike, except that worker 0 has the UD queue pair of the link address.
 //!
 //! An interface has no clock and no thread: its caller passes the time, and calls
@@ -65,14 +65,14 @@ use std::time::Duration;
 use worker_channel::{WorkerEvent, channel};
 use worker_ends::WorkerEnds;
 
-/// How often groups are subscribed to that the network refused.
+/// The interval between retries of subscriptions to groups that the network refused.
 const RETRY_EVERY: Duration = Duration::from_secs(1);
-/// How long MADs wait until workers have modified the queue pairs that the MADs announce, and how
-/// often that is checked.
+/// MADs wait until workers have modified the queue pairs that the MADs announce: the longest wait,
+/// and the interval of checks.
 const MODIFY_MAX: Duration = Duration::from_millis(50);
 const MODIFY_LOOK: Duration = Duration::from_micros(50);
 
-/// Gives the memory of the thread that the worker with this number runs in.
+/// Returns the packet memory of the thread in which the worker with this number runs.
 pub type MemoryOf<'a> = &'a mut dyn FnMut(u8) -> Result<Arc<WorkerMemory>, PoolError>;
 
 /// The control plane of an interface, at a port.
@@ -80,31 +80,31 @@ pub struct IpoibLink {
     control: control::IpoibInterface,
     /// Whether control got input since it was drained.
     control_is_due: bool,
-    /// The next timer of control. Reading it costs more than the rest of an idle turn.
+    /// The next timeout of control. Computing it costs more than the rest of an idle step.
     control_due: Option<Time>,
     port: PortHandle,
     mads: Vec<Envelope>,
     workers: WorkerEnds,
     echoes: Echoes,
-    /// Whether sockets get the packets of their protocols.
+    /// Whether packets for this host go to the sockets of worker 0.
     delivers: bool,
-    /// The packets of those protocols for the kernel, if it has a shadow of the interface.
+    /// Packets for the kernel, if it has a shadow of the interface.
     for_kernel: Option<BoundedQueue<Vec<u8>>>,
     pub(crate) kernel_drops: KernelDrops,
     /// Packets for this host that neither sockets nor the kernel take.
     pub(crate) no_socket: u64,
-    /// Groups that the network refused, and when they are subscribed to again.
+    /// Groups that the network refused, and the time of the next retry.
     unsubscribed: BTreeSet<Gid>,
     retry_at: Time,
-    /// Since when MADs wait for workers, and when that is checked again.
+    /// Since when MADs wait for workers, and when the next check is due.
     held: Option<(Time, Time)>,
     is_leaving: bool,
     failed: Option<VerbsError>,
 }
 
 impl IpoibLink {
-    /// An interface, and all workers of its settings. It comes up as soon as possible. A worker may
-    /// move to another thread. The seed has to be secret.
+    /// Creates an interface and its workers. The interface comes up as soon as possible, and
+    /// workers may move to other threads. The seed has to be secret.
     pub fn new(
         now: Time,
         access: impl Into<PortAccess>,
@@ -115,7 +115,7 @@ impl IpoibLink {
         Self::with_memory(now, access, settings, seed, &mut |_| WorkerMemory::new(1, connects))
     }
 
-    /// The same, with workers that use the memory of their threads.
+    /// Does the same as [`IpoibLink::new`], but workers use the packet memory of their threads.
     pub fn with_memory(
         now: Time,
         access: impl Into<PortAccess>,
@@ -182,17 +182,17 @@ impl IpoibLink {
         self.port.view()
     }
 
-    /// The counters of all workers, a little old.
+    /// The counters of all workers, as last published by them.
     pub fn counters(&self) -> impl Iterator<Item = (control::WorkerId, DriverCounters)> {
         self.workers.counters()
     }
 
-    /// Drops of the MAD transport, of all interfaces at the port.
+    /// Drops of the MAD transport, which all interfaces at the port share.
     pub fn mad_drops(&self) -> MadDrops {
         self.port.drops()
     }
 
-    /// Packets of control, and for sockets, that were dropped: the ring of the worker was full.
+    /// Dropped packets of control and for sockets: the ring of the worker was full.
     pub const fn packets_dropped(&self) -> u64 {
         self.workers.packets_dropped
     }
@@ -201,7 +201,7 @@ impl IpoibLink {
         self.failed.as_ref()
     }
 
-    /// Workers that got commands since the last call, one bit each: they may sleep.
+    /// Workers to be woken, one bit each: they got commands since the last call.
     pub fn take_notified(&mut self) -> u32 {
         self.workers.take_notified()
     }
@@ -229,18 +229,18 @@ impl IpoibLink {
         self.failed.is_some() || self.has_disconnected() && self.workers.is_gone()
     }
 
-    /// Whether all peers were notified, and workers have released everything but their objects.
+    /// Whether all peers were notified, and all workers have stopped their queue pairs.
     pub fn has_disconnected(&self) -> bool {
         let is_sent = !self.control.is_up() && self.held.is_none() && self.port.is_idle();
         self.failed.is_some() || is_sent && self.workers.is_idle()
     }
 
-    /// Whether all packets that the interface accepted have left, here and at the device.
+    /// Whether all packets that the interface accepted have been sent, by control and by workers.
     pub fn is_drained(&self) -> bool {
         self.failed.is_some() || self.workers.has_sent() && self.has_sent()
     }
 
-    /// Whether no packet waits for a neighbor to resolve, or for a connection.
+    /// Whether no packet waits for a neighbor, a connection or a group.
     pub fn has_sent(&self) -> bool {
         let control = &self.control;
         self.workers.has_no_events()
@@ -260,18 +260,18 @@ impl IpoibLink {
         Ok(id)
     }
 
-    /// Takes the outcome of an echo request, once there is one, and the sender of the ICMP error
-    /// that is the reason.
+    /// Takes the outcome of an echo request, if it has one yet, and the sender of the ICMP error
+    /// that caused it.
     pub fn echo(&mut self, id: EchoId) -> Option<(EchoOutcome, Option<IpAddr>)> {
         self.echoes.take(id)
     }
 
-    /// Begins a capture, with a reader for each worker. It ends when they are dropped.
+    /// Begins a capture. It ends when the returned readers, one for each worker, are dropped.
     pub fn capture(&mut self, terms: &CaptureTerms) -> Vec<CaptureReader> {
         self.workers.capture(terms)
     }
 
-    /// Passes packets for sockets to worker 0 from now on, and changes of neighbors to all.
+    /// Passes packets for sockets to worker 0 from now on, and neighbor changes to all workers.
     pub fn serve_sockets(&mut self, now: Time) {
         self.delivers = true;
         self.control_mut().watch_neighbors(now);
@@ -406,8 +406,8 @@ impl IpoibLink {
         polled.map(|()| busy)
     }
 
-    /// Sends all actions of control to workers, and its MADs and packets. Returns whether there
-    /// were any.
+    /// Passes actions, packets and neighbor changes of control to workers, and sends its MADs.
+    /// Returns whether there were any.
     fn drain(&mut self, now: Time) -> bool {
         let mut busy = false;
         while let Some(action) = self.control.poll_action() {
@@ -445,7 +445,7 @@ impl IpoibLink {
         busy
     }
 
-    /// Has the network deliver the groups that worker 0 attaches to.
+    /// Subscribes the port to groups that worker 0 attaches to, and ends subscriptions.
     fn note_group(&mut self, action: &Action) {
         match action {
             Action::Attach { mgid, .. } if !self.port.subscribe(*mgid) => {

@@ -1,13 +1,13 @@
-//! Neighbors whose use, or progress by TCP, a worker reported to control a moment ago.
+//! Limits the rate of a worker's reports to control about the use of neighbors, or TCP progress.
 
 use pollux_verbs::time::Time;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::Duration;
 
-/// How often control gets the use of a neighbor: states of neighbors last for seconds.
+/// Interval of reports about one neighbor. The states of neighbors last for seconds.
 const USE_EVERY: Duration = Duration::from_millis(100);
-/// Reported neighbors that are remembered, at most.
+/// Maximum number of neighbors that are remembered. Beyond it, every report is sent.
 const REPORTED_MAX: usize = 1024;
 
 #[derive(Debug, Default)]

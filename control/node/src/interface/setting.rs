@@ -1,5 +1,5 @@
-//! Settings of an interface: as the configuration of control, and those that change while the
-//! interface runs; its multicast groups, for sockets and for packets that the node forwards.
+//! Settings of an interface: the initial configuration of control, and settings that change while
+//! the interface runs. Also the multicast groups that sockets and forwarding join.
 
 use super::IpoibLink;
 use crate::config::diff::Setting;
@@ -39,7 +39,8 @@ impl IpoibLink {
                 control.set_peer_policy(now, peer.address, Some(policy(peer.mode)));
             }
             Setting::RemovePeer(ip) => control.set_peer_policy(now, ip, None),
-            // The node has the shadows, and what forwarding reads; other kinds have the rest.
+            // The node applies settings of shadows and forwarding; other kinds of interfaces have
+            // the rest.
             Setting::SetShadow(_)
             | Setting::SetDomain(_)
             | Setting::SetAclIn(_)
@@ -61,14 +62,14 @@ impl IpoibLink {
         self.control.poll_elsewhere()
     }
 
-    /// Handles a packet that another interface has for this one.
+    /// Handles a packet that another interface passes to this one.
     pub fn handle_elsewhere(&mut self, now: Time, packet: Vec<u8>, what: ElsewhereKind) {
         self.control.handle_elsewhere(now, packet, what);
         self.drain(now);
     }
 
-    /// Sets the addresses of all interfaces of the node in its domain: packets for them are ours.
-    /// Returns whether they are new.
+    /// Sets the addresses of all interfaces of the domain; this interface accepts packets to each
+    /// of them. Returns whether they have changed.
     pub fn set_node_addresses(&mut self, now: Time, all: &Arc<BTreeSet<IpAddr>>) -> bool {
         let is_new = self.control.set_node_addresses(all);
         if is_new {
@@ -77,7 +78,8 @@ impl IpoibLink {
         is_new
     }
 
-    /// Joins a group for a socket. `false` if it is no group, or there are too many.
+    /// Joins a group for a socket. `false` if `group` is not a multicast address, or if there are
+    /// too many.
     pub fn join_group(&mut self, now: Time, group: IpAddr) -> bool {
         let is_joined = self.control_mut().join(now, group);
         self.drain(now);
@@ -89,7 +91,8 @@ impl IpoibLink {
         self.drain(now);
     }
 
-    /// Joins the groups whose packets the node forwards from here, and leaves others.
+    /// Joins the groups with multicast routes from this interface, and leaves those without any
+    /// more.
     pub(crate) fn set_forwarded_groups(&mut self, now: Time, groups: &Arc<BTreeSet<IpAddr>>) {
         if self.control.set_forwarded_groups(now, groups) {
             self.control_is_due = true;

@@ -1,5 +1,5 @@
-//! A worker of an interface: its own device context and queue pairs, and packets both ways between
-//! them and the sockets of its thread, without control.
+//! A worker of an interface. It has its own device context and queue pairs, and moves packets
+//! between them and the sockets of its thread, without control.
 //!
 //! ```text
 //!   device --> breathe --> take: a packet of a socket? --no--> events --ring--> control
@@ -7,14 +7,14 @@
 //!              port driver <-- actions, frames of control -------------ring---- control
 //! ```
 //!
-//! All workers are alike. Worker 0 has in addition the UD queue pair of the link address, which is
-//! in the groups; datagrams arrive there, and frames of control leave there. A worker receives all
-//! packets of its queue pairs, of any flow, and sends by them.
+//! All workers are alike, except that worker 0 has the UD queue pair of the link address. That
+//! queue pair is attached to the multicast groups, receives the datagrams of other hosts, and sends
+//! the frames of control. A worker receives all packets that arrive at its queue pairs, of any
+//! flow, and sends by them.
 //!
-//! A worker may move to any thread. It ends with its interface: [`InterfaceWorker::failed`] tells,
-//! and its owner drops it then. Commands and events of the device are polled every few
-//! microseconds, and at once when a packet for control was received: such a poll costs as much as
-//! several packets.
+//! A worker may move to any thread. When its interface ends, [`InterfaceWorker::failed`] returns an
+//! error, and the caller drops the worker. Commands and events of the device are polled every 20
+//! µs, and at once after a packet for control: such a poll costs as much as several packets.
 
 use super::port_driver::counters::DriverCounters;
 use super::port_driver::sending::{PuntReason, destination};
@@ -39,28 +39,28 @@ use std::time::Duration;
 
 /// The longest interval between polls of commands.
 const TURN_EVERY: Duration = Duration::from_micros(20);
-/// How often the use of connections is reported to control, and refused actions are retried.
+/// Interval of reports of the use of connections, and of retries of refused actions.
 const USES_EVERY: Duration = Duration::from_secs(1);
-/// How often counters are published.
+/// Interval of publications of counters.
 const COUNTERS_EVERY: Duration = Duration::from_millis(100);
-/// Queued packets for sockets that control has handled before, at most.
+/// Maximum number of queued packets that control has passed on to sockets.
 const DELIVERIES_MAX: usize = 4096;
 
-/// The queue pairs of an interface in one worker thread.
+/// The part of an interface that runs in a worker thread.
 pub struct InterfaceWorker {
     number: WorkerId,
     port: PortId,
-    // Dropped before `end`, whose drop reports to control that the objects at the device are gone.
+    // Dropped before `end`: the drop of `end` reports that no objects are left at the device.
     driver: PortDriver,
     arrived: Arrived,
     snapshot: Arc<InterfaceSnapshot>,
     deliveries: BoundedQueue<Delivery>,
-    /// Without a limit of its own: there are a few for each neighbor.
+    /// Not limited: there are only a few changes of each neighbor.
     neighbor_changes: VecDeque<NeighborChange>,
-    /// Neighbors whose use, and whose progress by TCP, was reported to control.
+    /// Reports to control: neighbors in use, and neighbors with TCP progress.
     used: Reported,
     progressed: Reported,
-    /// When commands are polled, at the latest.
+    /// The latest time of the next poll of commands.
     turn_at: Time,
     uses_due: Time,
     counters: Publisher<DriverCounters>,
@@ -150,7 +150,7 @@ impl InterfaceWorker {
         self.turn(now, take, transit) | busy
     }
 
-    /// The same without sockets, and with commands and events at once.
+    /// Polls commands and events at once, without sockets.
     pub fn step(&mut self, now: Time) -> bool {
         self.failed.is_none() && self.turn(now, &mut |_, _| false, None)
     }
@@ -159,7 +159,7 @@ impl InterfaceWorker {
         self.turn_at <= now
     }
 
-    /// Whether it has polled commands at this time.
+    /// Whether the worker polled commands at `now`.
     pub(super) fn has_turned(&self, now: Time) -> bool {
         self.turn_at == now + TURN_EVERY
     }
@@ -211,7 +211,7 @@ impl InterfaceWorker {
         let mut has_acted = false;
         let mut has_changed = false;
         while let Some(command) = self.end.poll() {
-            // Frames leave by the routes that were set before them.
+            // Frames use the routes of earlier actions, which are published first.
             if has_changed && !matches!(command, WorkerCommand::Act(_)) {
                 self.driver.show_changes();
                 has_changed = false;
@@ -258,7 +258,7 @@ impl InterfaceWorker {
             punts_dropped += u64::from(!is_sent);
         }
         driver.counts.punts_dropped += punts_dropped;
-        // Sent packets were accepted, so they wait for space.
+        // A sender has handed these packets over, so they are not dropped: they wait for space.
         while !driver.punts.is_empty()
             && end.wait_for_room()
             && let Some((packet, why)) = driver.punts.pop_front()
@@ -278,7 +278,7 @@ impl InterfaceWorker {
         self.end.show(self.driver.is_idle(), has_sent && self.driver.netdev().has_sent());
     }
 
-    /// Publishes the counters for control, which happens now and then without this.
+    /// Publishes the counters for control now, without waiting for the next interval.
     pub fn publish(&mut self) {
         let counters = self.driver.counters();
         if *self.counters.current() != counters {
@@ -286,7 +286,7 @@ impl InterfaceWorker {
         }
     }
 
-    /// Ends the worker with this error. Control gets it, too.
+    /// Ends the worker with this error, and reports the error to control.
     fn fail(&mut self, why: VerbsError) {
         self.end.fail(&why);
         self.failed = Some(why);
@@ -368,7 +368,8 @@ impl PacketPort for InterfaceWorker {
 
 /// Reports to control.
 impl InterfaceWorker {
-    /// Reports the use of a neighbor, with a rate limit. A report without space is repeated soon.
+    /// Reports the use of a neighbor, with a rate limit. If the ring is full, the report is lost,
+    /// and a later use is reported.
     #[inline]
     fn report_use(&mut self, now: Time, next_hop: IpAddr) {
         if self.used.is_due(now, next_hop) {
@@ -376,7 +377,7 @@ impl InterfaceWorker {
         }
     }
 
-    /// Reports, now and then, that a peer acknowledged or sent something new (RFC 4861 7.3.1).
+    /// Reports TCP progress with a peer, with a rate limit (RFC 4861 7.3.1).
     pub fn report_progress(&mut self, now: Time, to: IpAddr) {
         if self.progressed.is_due(now, to) {
             let _ = self.end.send(WorkerEvent::Progress(to));
@@ -388,7 +389,7 @@ impl InterfaceWorker {
         self.driver.counts.punts_dropped += u64::from(!is_sent);
     }
 
-    /// Whether events were sent since the last call: control may sleep.
+    /// Whether events were sent since the last call. Control may sleep, so the caller wakes it.
     pub const fn take_has_events(&mut self) -> bool {
         self.end.take_has_events()
     }
@@ -400,8 +401,8 @@ impl InterfaceWorker {
         self.driver.has_room()
     }
 
-    /// Space for a packet of this length; `None` if the device has no buffer for it now. It
-    /// replaces an earlier draft that was not sent.
+    /// Returns a buffer for a packet of this length; `None` if no buffer is free. Discards an
+    /// earlier draft that was not sent.
     #[inline]
     pub fn draft(&mut self, bytes: usize) -> Option<&mut [u8]> {
         self.driver.draft(bytes)
@@ -412,7 +413,7 @@ impl InterfaceWorker {
         self.driver.drafted()
     }
 
-    /// Sends the draft, at the latest with [`InterfaceWorker::flush`].
+    /// Queues the draft, which is sent with the next [`InterfaceWorker::flush`] at the latest.
     #[inline]
     pub fn send_draft(&mut self, now: Time) -> Result<(), NotSent> {
         let next_hop = self.driver.send_draft()?;
@@ -444,7 +445,7 @@ impl InterfaceWorker {
         self.snapshot.own().collect()
     }
 
-    /// Whether packets to an address are for sockets here: it is an address of the interface, or a
+    /// Whether packets to an address are for this host: it is an address of the interface, or a
     /// group with listeners.
     pub fn is_destination(&self, address: IpAddr) -> bool {
         self.driver.is_destination(address)
@@ -466,7 +467,7 @@ impl InterfaceWorker {
         self.driver.route_mtu(neighbor)
     }
 
-    /// The next packet for sockets that control has handled before.
+    /// The next packet that control has passed on to sockets.
     pub fn poll_delivery(&mut self) -> Option<Delivery> {
         self.deliveries.pop()
     }

@@ -6,15 +6,15 @@
 //!                         <--events: connections, packets, punts, drops----
 //! ```
 //!
-//! No action and no connection event is lost. A full ring makes them wait in order, up to a limit;
-//! beyond the limit the other end counts as lost. A packet that finds no space is a counted drop;
-//! one that a socket has sent waits for space, and the socket with it.
+//! Actions and connection events are never dropped. If the ring is full, they wait in order; if
+//! more than 65,536 wait, the other end counts as lost. A packet that finds no space is dropped and
+//! counted, unless a socket has sent it: then the packet waits for space, and the socket with it.
 //!
-//! An end that finds its ring full announces that, and the other end wakes it once there is space:
-//! either may sleep meanwhile.
+//! An end that finds a ring full sets a flag, and may sleep. The other end reads the flag after it
+//! has made space, and then wakes the first.
 //!
-//! Packets without a route are punted to control, which sends them. When a route of the worker
-//! changes, packets that it sends by the new route may overtake punted ones.
+//! Packets without a route are punted to control, which sends them. Once the worker has the route,
+//! packets that it sends itself may overtake punted ones.
 
 use pollux_control::beyond::TransitHop;
 use pollux_control::ipoib::{
@@ -33,11 +33,11 @@ use std::sync::{Arc, OnceLock};
 
 const COMMANDS_MAX: usize = 1024;
 const EVENTS_MAX: usize = 1024;
-/// Commands or events that wait for space in a ring: more than all peers and connections cause at
-/// once.
+/// Maximum number of commands or events that wait for space in a ring. All peers and connections at
+/// once cause fewer.
 const WAITING_MAX: usize = 65_536;
-/// Frames and deliveries that wait for space in a ring, at most. Actions do not count: a new table
-/// of neighbors has more of them, and that is no reason to drop a packet.
+/// Maximum number of frames and deliveries that wait for space in a ring. Actions are not counted:
+/// a new neighbor table causes more of them, and packets should not be dropped for that.
 const PACKETS_MAX: usize = 1024;
 
 #[derive(Debug)]
@@ -59,15 +59,14 @@ impl WorkerCommand {
 #[derive(Debug)]
 pub(super) enum WorkerEvent {
     Connection(ConnectionKey, QueuePairEvent),
-    /// A received packet that was punted to control (ARP, neighbor discovery, membership), or one
-    /// to our addresses that no socket took.
+    /// A received packet that was punted to control (ARP, neighbor discovery, membership), or a
+    /// packet to our addresses that no socket took.
     Packet(EtherType, Vec<u8>, PacketSource),
     /// A packet to a port without a socket.
     NoListener(Vec<u8>),
-    /// A packet to send whose next hop has no adjacency: control resolves it.
+    /// A packet to send that has no adjacency: control resolves the next hop.
     Punt(Vec<u8>),
-    /// A packet in transit to a next hop that has no adjacency, so control resolves it, or that is
-    /// longer than this MTU.
+    /// A packet in transit. Control resolves its next hop, or the packet is longer than this MTU.
     Transit(Vec<u8>, TransitHop, Option<u32>),
     /// A packet longer than the MTU of its route, and that MTU.
     TooBig(Vec<u8>, u32),
@@ -85,25 +84,27 @@ struct Shared {
     /// The worker has been dropped, with all its objects at the device.
     is_gone: AtomicBool,
     failure: OnceLock<VerbsError>,
-    /// Control waits for space in the ring of commands; a worker, in that of events.
+    /// Control waits for space in the ring of commands, or the worker in the ring of events.
     control_waits: AtomicBool,
     worker_waits: AtomicBool,
-    /// Commands that were carried out. Written after the two flags below, and read before them.
+    /// The number of commands carried out. It is written after the two flags below, and read before
+    /// them.
     done: AtomicU64,
     is_idle: AtomicBool,
     has_sent: AtomicBool,
 }
 
-/// Announces that its end waits for space in a full ring, which it looks at once more then.
+/// Announces that this end waits for space in a full ring. The caller tries the ring once more
+/// after that.
 ///
-/// The fences here and in [`take_waits`] have one end see the space, or the other that it is waited
-/// for.
+/// The fences here and in [`take_waits`] guarantee that this end sees the new space, or the other
+/// end sees the announcement, or both.
 fn wait_for_space(waits: &AtomicBool) {
     waits.store(true, Ordering::Relaxed);
     fence(Ordering::SeqCst);
 }
 
-/// Whether the other end waits for the space that this one has just made.
+/// Takes the announcement of the other end that it waits for the space that this end has made.
 fn take_waits(waits: &AtomicBool) -> bool {
     fence(Ordering::SeqCst);
     waits.load(Ordering::Relaxed) && waits.swap(false, Ordering::Relaxed)
@@ -112,13 +113,13 @@ fn take_waits(waits: &AtomicBool) -> bool {
 pub(super) struct ControlEnd {
     commands: Sender<WorkerCommand>,
     waiting: VecDeque<WorkerCommand>,
-    /// Frames and deliveries among those.
+    /// Frames and deliveries in `waiting`.
     packets_waiting: usize,
     events: Receiver<WorkerEvent>,
     sent: u64,
-    /// The number of the last command whose completion something waits for.
+    /// The number of the last urgent command.
     urgent: u64,
-    /// Commands were sent since the last [`ControlEnd::take_has_commands`].
+    /// Whether commands were sent since the last [`ControlEnd::take_has_commands`].
     has_commands: bool,
     shared: Arc<Shared>,
 }
@@ -128,9 +129,10 @@ pub(super) struct WorkerEnd {
     events: Sender<WorkerEvent>,
     waiting: VecDeque<(ConnectionKey, QueuePairEvent)>,
     done: u64,
-    /// The last publication. Publishing the same again would only move the cache line.
+    /// The values published last. Writing equal values again would only move the cache line between
+    /// cores.
     shown: Option<(bool, bool, u64)>,
-    /// Events were sent since the last [`WorkerEnd::take_has_events`].
+    /// Whether events were sent since the last [`WorkerEnd::take_has_events`].
     has_events: bool,
     shared: Arc<Shared>,
 }
@@ -163,7 +165,7 @@ pub(super) fn channel() -> (ControlEnd, WorkerEnd) {
 }
 
 impl ControlEnd {
-    /// Queues a command; those before it are carried out first.
+    /// Queues a command. Commands are carried out in order.
     pub(super) fn send(&mut self, command: WorkerCommand) {
         self.packets_waiting += usize::from(command.is_packet());
         self.waiting.push_back(command);
@@ -183,12 +185,13 @@ impl ControlEnd {
         self.shared.done.load(Ordering::Acquire) < self.urgent && !self.is_gone()
     }
 
-    /// Whether commands were sent since the last call: the worker may sleep.
+    /// Whether commands were sent since the last call. The worker may sleep, so the caller wakes
+    /// it.
     pub(super) const fn take_has_commands(&mut self) -> bool {
         std::mem::replace(&mut self.has_commands, false)
     }
 
-    /// Sends a packet of control, or one for a socket; `false` if too many wait.
+    /// Sends a packet of control, or a packet for a socket; `false` if too many packets wait.
     pub(super) fn send_packet(&mut self, command: WorkerCommand) -> bool {
         let has_room = self.packets_waiting < PACKETS_MAX;
         if has_room {
@@ -222,12 +225,12 @@ impl ControlEnd {
         self.events.pop()
     }
 
-    /// Has the worker woken if it waits for the space of polled events.
+    /// Has the worker woken if it waits for space in the ring of events, after some were polled.
     pub(super) fn show_space(&mut self) {
         self.has_commands |= take_waits(&self.shared.worker_waits);
     }
 
-    /// The reason for which the worker has ended, if it has.
+    /// Fails with the reason if the worker has ended too early, or does not carry out its commands.
     pub(super) fn check(&self) -> Result<(), VerbsError> {
         let lost = |why| Err(VerbsError::Lost { what: "worker", why });
         match self.shared.failure.get() {
@@ -243,7 +246,7 @@ impl ControlEnd {
         self.has_done() && self.shared.is_idle.load(Ordering::Relaxed) || self.is_gone()
     }
 
-    /// Whether all packets that it was given are sent, or were punted to control.
+    /// Whether all packets that the worker got are sent, and all that it punted are polled.
     pub(super) fn has_sent(&self) -> bool {
         self.has_done() && self.shared.has_sent.load(Ordering::Relaxed) && self.has_no_events()
     }
@@ -307,7 +310,7 @@ impl WorkerEnd {
         }
     }
 
-    /// Whether events were sent since the last call: control may sleep.
+    /// Whether events were sent since the last call. Control may sleep, so the caller wakes it.
     pub(super) const fn take_has_events(&mut self) -> bool {
         std::mem::replace(&mut self.has_events, false)
     }
@@ -319,7 +322,8 @@ impl WorkerEnd {
         is_sent
     }
 
-    /// Whether the ring has space for an event. If not, control wakes the worker once it has.
+    /// Whether the ring has space for an event. If not, control wakes the worker once there is
+    /// space.
     pub(super) fn wait_for_room(&mut self) -> bool {
         if !self.waiting.is_empty() {
             return false;
@@ -330,12 +334,12 @@ impl WorkerEnd {
         self.events.has_room()
     }
 
-    /// Has control woken if it waits for the space of polled commands.
+    /// Has control woken if it waits for space in the ring of commands, after some were polled.
     pub(super) fn show_space(&mut self) {
         self.has_events |= take_waits(&self.shared.control_waits);
     }
 
-    /// Whether all events are in the ring.
+    /// Whether no connection event waits for space in the ring.
     pub(super) fn has_sent_events(&self) -> bool {
         self.waiting.is_empty()
     }
@@ -356,7 +360,7 @@ impl WorkerEnd {
         let _ = self.shared.failure.set(why.clone());
     }
 
-    /// Whether to end: on request, or since the interface is gone or does not poll.
+    /// Whether the worker has to end: control has requested it, is gone, or does not poll events.
     pub(super) fn is_over(&self) -> bool {
         self.shared.is_over.load(Ordering::Acquire) || self.waiting.len() > WAITING_MAX
     }

@@ -1,5 +1,5 @@
-//! The workers of an interface, as its control plane sees them: it distributes actions of control
-//! to them, and polls their events.
+//! The workers of an interface, as its control plane sees them: distributes actions of control to
+//! workers, and polls their events.
 
 use super::port_driver::counters::DriverCounters;
 use super::worker_channel::{ControlEnd, WorkerCommand, WorkerEvent};
@@ -11,7 +11,7 @@ use pollux_mem::snapshot::Snapshot;
 use pollux_verbs::VerbsError;
 use std::sync::Arc;
 
-/// Events of a worker that are handled in one turn.
+/// Maximum number of events of a worker that are handled in one turn.
 const EVENTS_PER_TURN: usize = 256;
 
 #[derive(Default)]
@@ -28,8 +28,8 @@ impl WorkerEnds {
         self.workers.push((end, counters));
     }
 
-    /// Sends an action to its worker: that of its connection or peer; worker 0, if only the queue
-    /// pair of the link address can do it; or all workers.
+    /// Sends an action to the worker that has the connection or peer, to worker 0 if only the queue
+    /// pair of the link address can do it, or else to all workers.
     pub(super) fn assign(&mut self, action: Action) {
         let worker = match &action {
             Action::Attach { .. } | Action::Detach { .. } => WorkerId::PRIMARY,
@@ -76,8 +76,8 @@ impl WorkerEnds {
         self.packets_dropped += u64::from(!is_sent);
     }
 
-    /// Whether the modification of a queue pair is pending. Packets of its peer would be lost, so
-    /// the peer gets our reply later.
+    /// Whether a queue pair is being modified. Until then, it would lose packets of the peer, so
+    /// the reply to the peer waits.
     pub(super) fn is_modifying(&self) -> bool {
         self.workers.iter().any(|(end, _)| end.is_urgent())
     }
@@ -105,7 +105,7 @@ impl WorkerEnds {
     ) -> Result<(), VerbsError> {
         for ((end, _), number) in self.workers.iter_mut().zip(0..) {
             end.fill_ring();
-            // Events from before its failure are handled.
+            // Checked first, so that events from before a failure are still handled.
             let checked = end.check();
             let mut has_polled = false;
             for _ in 0..EVENTS_PER_TURN {

@@ -2,11 +2,10 @@
 //! peers through devices of the kernel.
 //!
 //! 1. [`netlink_socket`]: notifications of links, addresses, routes and nexthop objects; requests;
-//! 2. [`route_watch`]: the mirror of its routes;
-//! 3. [`tun`]: queues of TUN devices, by which IP packets go to the kernel and come from it;
+//! 2. [`route_watch`]: a mirror of the kernel's routes;
+//! 3. [`tun`]: queues of TUN devices, through which IP packets pass to and from the kernel;
 //!    [`tun_device`]: the device itself, with MTU, addresses and carrier;
-//! 4. [`shadow`]: a TUN device for each interface, that looks to daemons as if it were the
-//!    interface.
+//! 4. [`shadow`]: a TUN device that represents an interface to routing daemons.
 //!
 //! Everything here runs in the control thread, except the queues of a TUN device that is a port of
 //! workers. No call blocks.
@@ -35,7 +34,7 @@ pub enum KernelError {
         /// The message of the kernel; empty if it gave none.
         text: String,
     },
-    /// A netlink request has no answer that can be read.
+    /// The answer to a netlink request is missing, or cannot be read.
     #[error("the kernel gave no answer when asked to {operation}")]
     NoAnswer { operation: &'static str },
 }

@@ -1,8 +1,8 @@
 //! Netlink sockets: one that is notified of changes, one for dumps and requests.
 //!
-//! Two sockets, since the answers of a dump must not push notifications out of the receive buffer,
-//! and a request must not wait behind them. Both are non-blocking. The kernel works on a request
-//! before the send call returns, so its acknowledgment is there at once.
+//! Why two sockets: the answers of a dump must not push notifications out of the receive buffer,
+//! and a request must not wait behind notifications. Both are non-blocking. The kernel handles a
+//! request before the send call returns, so the acknowledgment can be read at once.
 
 use super::KernelError;
 use pollux_wire::layout::WireError;
@@ -18,7 +18,7 @@ use rustix::net::{
 };
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// Bytes that one receive call takes: the kernel fills 32 KiB at most in a dump.
+/// Size in bytes of the buffer for a receive call. The kernel fills at most 32 KiB in a dump.
 pub const RECEIVE_BYTES: usize = 64 * 1024;
 
 /// Groups of notifications: links, IPv4 and IPv6 addresses and routes, nexthop objects
@@ -47,8 +47,9 @@ impl NetlinkSocket {
         Self::open(0)
     }
 
-    /// A socket that is notified of changes, with a receive buffer of about `receive_bytes`. A
-    /// notification costs about 1 KiB of it, by kernel and kind; the system's default holds 200.
+    /// Opens a socket for notifications of changes, with a receive buffer of about `receive_bytes`.
+    /// A notification takes about 1 KiB of the buffer, depending on the kernel and the kind. The
+    /// system's default holds about 200.
     ///
     /// Without `CAP_NET_ADMIN` the buffer is cut to `net.core.rmem_max`.
     pub fn for_notifications(receive_bytes: usize) -> Result<Self, KernelError> {
@@ -69,12 +70,12 @@ impl NetlinkSocket {
         Ok(Self { fd, sequence: 0 })
     }
 
-    /// Bytes of its receive buffer, as the kernel counts them.
+    /// The size of the receive buffer in bytes, as the kernel counts it.
     pub fn receive_bytes(&self) -> usize {
         sockopt::socket_recv_buffer_size(&self.fd).unwrap_or(0)
     }
 
-    /// Receives a datagram of the kernel; those of others are discarded.
+    /// Receives a datagram from the kernel. Datagrams of other senders are discarded.
     pub fn receive<'a>(&self, buffer: &'a mut [u8]) -> Result<NetlinkReceived<'a>, KernelError> {
         loop {
             let (len, sender) = match recvfrom(&self.fd, &mut *buffer, RecvFlags::TRUNC) {
@@ -88,7 +89,7 @@ impl NetlinkSocket {
             if sender.is_none_or(|sender| sender.pid() != 0) {
                 continue;
             }
-            // A datagram that was cut is a loss, too.
+            // A truncated datagram is a loss, too.
             return Ok(match buffer.get(..len) {
                 Some(datagram) => NetlinkReceived::Datagram(datagram),
                 None => NetlinkReceived::Overrun,
@@ -105,7 +106,8 @@ impl NetlinkSocket {
         Ok(sequence)
     }
 
-    /// Dumps the addresses of all links. The kernel has each part of the answer ready.
+    /// Dumps the addresses of all links. The kernel has each part of the answer ready, so this does
+    /// not wait.
     pub fn addresses(&mut self) -> Result<Vec<AddressMessage>, KernelError> {
         const OPERATION: &str = "list addresses";
         let sequence = self.send_dump(DumpKind::Addresses)?;
@@ -126,7 +128,7 @@ impl NetlinkSocket {
         Err(KernelError::NoAnswer { operation: OPERATION })
     }
 
-    /// Sends a request and reads its acknowledgment. `operation` says in errors what was wanted.
+    /// Sends a request and reads its acknowledgment. `operation` names the request in errors.
     ///
     /// # Panics
     /// If the body does not fit a request.

@@ -1,4 +1,4 @@
-//! The kernel's routes, followed: the sockets around [`KernelRoutes`].
+//! Follows the kernel's routes: [`KernelRoutes`] with its netlink sockets.
 //!
 //! The control thread waits on both descriptors, and on the clock for
 //! [`KernelRouteWatch::poll_timeout`]; then it calls [`KernelRouteWatch::turn`], whose work is
@@ -12,17 +12,17 @@ use pollux_wire::netlink::{NetlinkMessage, NetlinkMessages};
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, BorrowedFd};
 
-/// Receive buffer for notifications, in bytes. The kernel doubles it: 40,000 of them, where a
-/// notification costs the 832 bytes of Linux 6.18.
+/// Size of the receive buffer for notifications, in bytes. The kernel doubles it, so that it holds
+/// about 40,000 notifications of 832 bytes each (Linux 6.18).
 pub const NOTIFICATION_BYTES: usize = 16 * 1024 * 1024;
 
-/// Datagrams that a turn reads: up to 4,096 notifications, or 8 MiB of a dump.
+/// Maximum number of datagrams that a turn reads: 4,096 notifications, or 8 MiB of a dump.
 const RECEIVES_PER_TURN: usize = 4096;
 const DUMP_RECEIVES_PER_TURN: usize = 256;
 
 #[derive(Debug, Default)]
 pub struct KernelTurn {
-    /// Net effect on the routes, to be committed at once.
+    /// The net changes of routes, to be committed at once.
     pub changes: Vec<KernelRouteChange>,
     /// More can be read now: call again soon.
     pub more: bool,
@@ -33,18 +33,18 @@ pub struct KernelRouteWatch {
     routes: KernelRoutes,
     notifications: NetlinkSocket,
     dumps: NetlinkSocket,
-    /// Number of the dump under way.
+    /// Sequence number of the current dump.
     sequence: u32,
     buffer: Box<[u8]>,
 }
 
 impl KernelRouteWatch {
     /// Subscribes to the kernel's notifications, with a receive buffer of about `receive_bytes`
-    /// ([`NOTIFICATION_BYTES`]). The tables are read by the first turns.
+    /// ([`NOTIFICATION_BYTES`]). The first turns read the tables.
     pub fn open(config: KernelRoutesConfig, receive_bytes: usize) -> Result<Self, KernelError> {
         Ok(Self {
             routes: KernelRoutes::new(config),
-            // First the notifications, so that no change falls between them and the dump.
+            // Notifications come first, so that no change is missed between them and the dump.
             notifications: NetlinkSocket::for_notifications(receive_bytes)?,
             dumps: NetlinkSocket::for_requests()?,
             sequence: 0,
@@ -66,18 +66,18 @@ impl KernelRouteWatch {
         self.routes.set_config(config, now);
     }
 
-    /// The descriptor to wait on: that of the dump while there is one, else of notifications.
+    /// The descriptor to wait on: the dump socket during a dump, else the notification socket.
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         let notifications = self.routes.wants_notifications();
         if notifications { self.notifications.as_fd() } else { self.dumps.as_fd() }
     }
 
-    /// When to call [`Self::turn`] though nothing can be read.
+    /// When to call [`Self::turn`] even if nothing can be read.
     pub fn poll_timeout(&self) -> Option<Time> {
         self.routes.poll_timeout()
     }
 
-    /// Reads what there is, within limits.
+    /// Reads pending messages, up to the limits of a turn.
     pub fn turn(&mut self, now: Time) -> Result<KernelTurn, KernelError> {
         if !self.turn_dump(now)? {
             return Ok(KernelTurn { more: true, ..KernelTurn::default() });
@@ -105,7 +105,7 @@ impl KernelRouteWatch {
         Ok(KernelTurn { changes: self.routes.handle_busy(), more: true })
     }
 
-    /// Reads messages of a dump. Returns whether this was complete, and not cut short by the limit.
+    /// Reads messages of a dump. Returns `false` if the limit of a turn cut this short.
     fn turn_dump(&mut self, now: Time) -> Result<bool, KernelError> {
         for _ in 0..DUMP_RECEIVES_PER_TURN {
             if let Some(kind) = self.routes.poll_dump(now) {
@@ -132,7 +132,7 @@ impl KernelRouteWatch {
         Ok(false)
     }
 
-    /// Begins anew with a socket of its own, in which nothing of the failed dump is left.
+    /// Starts the dump over with a new socket, which holds no messages of the failed dump.
     fn fail_dump(&mut self, now: Time) -> Result<(), KernelError> {
         self.routes.handle_dump_failure(now);
         self.dumps = NetlinkSocket::for_requests()?;

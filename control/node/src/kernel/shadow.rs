@@ -1,19 +1,18 @@
-//! A shadow of an interface: a TUN device that has its addresses, MTU and carrier.
+//! A shadow of an interface: a TUN device that has the addresses, MTU and carrier of the interface.
 //!
-//! An unmodified routing daemon speaks to its peers through the shadow, and sees by it whether the
-//! interface is up. Packets for us are *punted* into the shadow of the interface where they
-//! arrived; packets of the kernel are *injected* from it into the interface.
+//! An unmodified routing daemon speaks to its peers through the shadow, and its carrier shows
+//! whether the interface is up. Packets to this host are *punted* into the shadow of the interface
+//! where they arrived. Packets from the kernel are *injected* from the shadow into the interface.
 //!
-//! Order of the settings: address generation and reverse path filter first, then addresses, then
-//! up. In one request with *up* the kernel would make a random link-local address before it reads
-//! that it shall make none. The filter is loose, since a peer's packets may arrive by another
-//! interface than the route back to it leaves by. Addresses are set with their prefix length, so
-//! that gateways are on the link, and without duplicate address detection: the interface itself has
-//! done that.
+//! Why address generation and reverse path filter are set before the device is set up: in one
+//! request with *up*, the kernel would generate a random link-local address before it reads that it
+//! must not. The filter is loose, since packets of a peer may arrive by another interface than the
+//! one of the route to the peer. Addresses are set with their prefix length, so that gateways are
+//! on the link, and without duplicate address detection, which the interface itself has done.
 //!
-//! The kernel removes the device, and its routes, with the last descriptor. A service
-//! manager that keeps another one lets the device outlive the process; the next process takes it
-//! over as it is ([`TunDevice::take_over`]), and the kernel notices nothing.
+//! When the last descriptor is closed, the kernel removes the device and its routes. If a service
+//! manager keeps a descriptor, the device outlives the process, and the next process takes it over
+//! unchanged ([`TunDevice::take_over`]).
 
 use super::KernelError;
 use super::tun::TunOptions;

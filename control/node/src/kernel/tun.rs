@@ -12,15 +12,16 @@ use rustix::io::{Errno, readv, retry_on_intr, writev};
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// Bytes of the `virtio_net_hdr` before each packet, where it was asked for.
+/// Length in bytes of the `virtio_net_hdr` before each packet, if [`TunOptions::vnet_header`] is
+/// set.
 pub const VNET_HEADER_BYTES: usize = 10;
 
-/// The kind of a TUN device to make, or to attach to.
+/// The options of a TUN device to create or to attach to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TunOptions {
     /// One descriptor for each worker; the kernel spreads flows over them.
     pub multi_queue: bool,
-    /// A `virtio_net_hdr` stands before each packet, for checksums and segmentation offload.
+    /// A `virtio_net_hdr` precedes each packet, for checksums and segmentation offload.
     pub vnet_header: bool,
 }
 
@@ -47,13 +48,13 @@ pub struct TunQueue {
 pub enum TunWritten {
     Taken,
     Full,
-    /// The device is down, or the bytes are no IP packet.
+    /// The device is down, or the bytes are not an IP packet.
     Refused,
 }
 
 impl TunQueue {
-    /// Opens a queue of the device `name`, which is made if it does not exist. It is gone with the
-    /// last descriptor, unless it is persistent.
+    /// Opens a queue of the device `name`, and creates the device if it does not exist. The device
+    /// goes away with its last descriptor, unless it is persistent.
     pub fn open(name: &str, options: TunOptions) -> Result<Self, KernelError> {
         let open = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let fd = rustix::fs::open("/dev/net/tun", open, Mode::empty())
@@ -67,8 +68,8 @@ impl TunQueue {
         Ok(Self { fd, name })
     }
 
-    /// The queue of a device that exists already, by a descriptor that another process had. `None`
-    /// if it is none of the device `name`, made with these options.
+    /// The queue of an existing device, by a descriptor from another process. `None` if the
+    /// descriptor does not belong to the device `name` with these options.
     pub fn of_descriptor(fd: OwnedFd, name: &str, options: TunOptions) -> Option<Self> {
         let (attached, flags) = ioctl::attached(&fd).ok()?;
         let kind = ioctl::FLAG_TUN
@@ -83,7 +84,7 @@ impl TunQueue {
         &self.name
     }
 
-    /// The same queue by another descriptor.
+    /// Duplicates the descriptor of the queue.
     pub(crate) fn share(&self) -> Result<Self, KernelError> {
         let fd = rustix::io::fcntl_dupfd_cloexec(&self.fd, 0)
             .map_err(KernelError::system("share a queue of a TUN device"))?;
@@ -96,8 +97,9 @@ impl TunQueue {
             .map_err(KernelError::system("set the carrier of a TUN device"))
     }
 
-    /// Lets the kernel send packets with partial checksums, or too long to be sent as they are: a
-    /// sum of the `OFFLOAD` bits of [`pollux_mem::tun`]. Only with a `virtio_net_hdr`.
+    /// Lets the kernel send packets with partial checksums, or packets that still need
+    /// segmentation. `offload` is a sum of the `OFFLOAD` bits of [`pollux_mem::tun`]. Needs a
+    /// `virtio_net_hdr`.
     pub fn set_offload(&self, offload: u32) -> Result<(), KernelError> {
         ioctl::set_offload(self.fd.as_fd(), offload)
             .map_err(KernelError::system("set the offloads of a TUN device"))
@@ -109,7 +111,7 @@ impl TunQueue {
         self.read_parts(&mut [IoSliceMut::new(buffer)])
     }
 
-    /// The same, into several buffers: a header apart from its packet.
+    /// Reads one packet into several buffers, such as one for a header and one for the packet.
     pub fn read_parts(&self, parts: &mut [IoSliceMut<'_>]) -> Result<Option<usize>, KernelError> {
         match retry_on_intr(|| readv(&self.fd, parts)) {
             Ok(len) => Ok(Some(len)),
@@ -122,12 +124,12 @@ impl TunQueue {
         self.write_parts(&[IoSlice::new(packet)])
     }
 
-    /// The same, from several buffers.
+    /// Writes one packet from several buffers.
     pub fn write_parts(&self, parts: &[IoSlice<'_>]) -> Result<TunWritten, KernelError> {
         match retry_on_intr(|| writev(&self.fd, parts)) {
             Ok(_) => Ok(TunWritten::Taken),
             Err(Errno::AGAIN | Errno::NOBUFS) => Ok(TunWritten::Full),
-            // EIO is a device that is down, EINVAL a packet without an IP version.
+            // EIO: the device is down. EINVAL: the packet has no IP version.
             Err(Errno::IO | Errno::INVAL) => Ok(TunWritten::Refused),
             Err(errno) => Err(KernelError::system("write a TUN device")(errno)),
         }

@@ -1,8 +1,7 @@
 //! A TUN device of this process, with its MTU, addresses and carrier.
 //!
-//! The kernel removes the device, and its routes, with the last queue, unless it is
-//! persistent, and was made by another process: such a device is attached to, and needs no
-//! capability.
+//! When the last queue is closed, the kernel removes the device and its routes. A persistent device
+//! of another process remains; attaching to it needs no capability.
 
 use super::netlink_socket::NetlinkSocket;
 use super::tun::{TunOptions, TunQueue};
@@ -17,9 +16,9 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// Scope of an address that is valid on its link.
+/// `RT_SCOPE_LINK`: the address is valid on its link only.
 const SCOPE_LINK: u8 = 253;
-/// Packets of the kernel that wait for us.
+/// Length of the kernel's transmit queue of the device, in packets.
 const QUEUE_LEN: u32 = 1000;
 
 /// A TUN device, and its first queue.
@@ -48,8 +47,8 @@ impl TunDevice {
         Ok(device)
     }
 
-    /// Takes the device `name` over from an earlier process, by the descriptor that this one had,
-    /// with its addresses, MTU and carrier. `None` if the descriptor is none of that device.
+    /// Takes over the device `name` from an earlier process by its descriptor. The device keeps its
+    /// addresses, MTU and carrier. `None` if the descriptor is not one of this device.
     pub fn take_over(
         fd: OwnedFd,
         name: &str,
@@ -79,7 +78,7 @@ impl TunDevice {
         })
     }
 
-    /// The carrier that it was given since it was made or taken over.
+    /// The carrier that this process has set; `None` if it has set none.
     pub const fn carrier(&self) -> Option<bool> {
         self.carrier
     }
@@ -108,7 +107,7 @@ impl TunDevice {
         Ok(())
     }
 
-    /// Sets the carrier. Daemons converge by it.
+    /// Sets the carrier, by which routing daemons see whether the interface is up.
     pub fn set_carrier(&mut self, carrier: bool) -> Result<(), KernelError> {
         if self.carrier != Some(carrier) {
             self.queue.set_carrier(carrier)?;
@@ -117,7 +116,7 @@ impl TunDevice {
         Ok(())
     }
 
-    /// Sets the device up, once: an administrator may take it down.
+    /// Sets the device up, at the first call only: an administrator may set it down later.
     pub fn set_up(&mut self) -> Result<(), KernelError> {
         if !self.is_up {
             self.change_link(LinkChange {
@@ -131,16 +130,15 @@ impl TunDevice {
         Ok(())
     }
 
-    /// Has [`Self::set_addresses`] set all addresses anew: the kernel removes those of IPv6 from a
-    /// device that is set down.
+    /// Makes the next [`Self::set_addresses`] set all addresses again. The kernel removes IPv6
+    /// addresses when a device is set down.
     pub fn forget_addresses(&mut self) {
         self.addresses.clear();
     }
 
-    /// Sets the addresses of the kernel's end, each with its prefix length: adds new ones, then
-    /// removes those that are not wanted any more. So an interface that changes its address is
-    /// never without one: the kernel would throw away the routes through it. Another address of the
-    /// same subnet replaces one that is removed.
+    /// Sets the addresses of the kernel's end, each with its prefix length. Adds new addresses
+    /// before it removes old ones: without an address, the kernel would remove the routes through
+    /// the device. When an address is removed, another address of the same subnet replaces it.
     pub fn set_addresses(&mut self, wanted: &BTreeSet<(IpAddr, u8)>) -> Result<(), KernelError> {
         let old = self.addresses.clone();
         for &(address, prefix_len) in wanted.difference(&old) {
@@ -168,7 +166,7 @@ impl TunDevice {
         self.requests.request(ADD_ADDRESS, kind, flags, |out| message.write(out))
     }
 
-    /// An address that an administrator removed already is no error.
+    /// If an administrator has removed the address already, that is no error.
     fn remove_address(&mut self, address: IpAddr, prefix_len: u8) -> Result<(), KernelError> {
         let message = self.address_message(address, prefix_len);
         let (operation, kind) = ("remove an address from a TUN device", MessageType::DEL_ADDRESS);

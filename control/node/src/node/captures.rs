@@ -1,7 +1,7 @@
 //! Captures of a node: `pollux capture`. Taps are in the workers ([`pollux_dataplane::capture`]);
 //! their readers are here, until the client ends the capture or no longer reads it.
 //!
-//! An interface that starts again gets new taps, at the next read.
+//! An interface that starts again gets new taps at the next read.
 
 use super::opening::Interfaces;
 use super::report::no_interface;
@@ -18,7 +18,8 @@ use std::fmt::Write;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 const CAPTURES_MAX: usize = 8;
-/// Bytes of packets in a reply, at most: the control thread has other things to do.
+/// Maximum number of packet bytes in a reply, which limits the time that the control thread spends
+/// on it.
 const REPLY_BYTES_MAX: usize = 256 << 10;
 
 #[derive(Default)]
@@ -31,17 +32,17 @@ struct Capture {
     interface: Option<String>,
     terms: CaptureTerms,
     points: BTreeMap<String, CapturePoint>,
-    /// Packets that were missed by earlier readers of a restarted interface.
+    /// Packets that were missed before their interfaces started again.
     missed_before: u64,
-    /// The time since 1970 when the node started.
+    /// The start of the node's clock, as the time since 1970.
     epoch: Duration,
-    /// When it ends unless it is read.
+    /// When the capture ends unless it is read before.
     until: Time,
 }
 
 /// The readers of an interface.
 struct CapturePoint {
-    /// The start of the interface to which they belong.
+    /// Which start of the interface the readers belong to.
     starts: u64,
     readers: Vec<CaptureReader>,
 }
@@ -120,7 +121,7 @@ fn known_reason(name: &str) -> Result<&'static str, String> {
     })
 }
 
-/// The time since 1970 when the node's clock began.
+/// The start of the node's clock, as the time since 1970.
 #[expect(clippy::disallowed_methods, reason = "what time packets are of is the machine's to say")]
 fn epoch(now: Time) -> Duration {
     let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -128,7 +129,7 @@ fn epoch(now: Time) -> Duration {
 }
 
 impl Capture {
-    /// Begins at interfaces that have started since.
+    /// Attaches readers to interfaces that have started since the last call.
     fn attach(&mut self, interfaces: &mut Interfaces) {
         for (name, named) in &mut interfaces.all {
             let is_wanted = self.interface.as_ref().is_none_or(|wanted| wanted == name);

@@ -14,8 +14,8 @@
 //!       +---------- timeout, or undo --------+
 //! ```
 //!
-//! An interface that is removed or restarted leaves its link in order; until it has left, or
-//! [`LEAVE_MAX`] is over, its successor of the same name waits.
+//! An interface that is removed or restarted first leaves its link. Its successor of the same name
+//! starts when it has left, or after [`LEAVE_MAX`].
 
 use super::LEAVE_MAX;
 use super::notice::NodeNotice;
@@ -33,14 +33,14 @@ pub(super) struct Running {
     pub(super) file: Option<PathBuf>,
     pub(super) config: NodeConfig,
     unconfirmed: Option<Unconfirmed>,
-    /// Not reported yet.
+    /// Notices that are not reported yet.
     pub(super) notices: Vec<NodeNotice>,
-    /// Is notified of reloads.
+    /// The service manager, which is notified of reloads.
     pub(super) manager: Arc<NotifySocket>,
     pub(super) reloads: Reloads,
 }
 
-/// Reloads since the start, trials aside.
+/// Reloads since the start, without trials.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Reloads {
     pub(super) succeeded: u64,
@@ -69,7 +69,7 @@ struct Unconfirmed {
     until: Time,
 }
 
-/// The parts of a node that changes are about.
+/// The parts of a node that changes affect.
 pub(super) struct Changed<'a> {
     pub(super) interfaces: &'a mut Interfaces,
     pub(super) assignment: &'a mut Assignment,
@@ -77,14 +77,14 @@ pub(super) struct Changed<'a> {
 }
 
 impl Running {
-    /// Without interfaces yet, and with workers as they were started.
+    /// Has the workers of a configuration, but no interfaces yet: [`Self::start`] adds them.
     pub(super) fn new(file: Option<PathBuf>, config: &NodeConfig) -> Self {
         let config = NodeConfig { workers: config.workers.clone(), ..NodeConfig::default() };
         let (unconfirmed, notices, reloads) = (None, Vec::new(), Reloads::default());
         Self { file, config, unconfirmed, notices, manager: Arc::default(), reloads }
     }
 
-    /// The changes to the file as it is now, or why it cannot be used.
+    /// The changes from the running configuration to the file, or why the file cannot be used.
     fn read_changes(&self) -> Result<Vec<Change>, String> {
         let file = self.file.as_ref();
         let file = file.ok_or("the node was not started with a configuration file")?;
@@ -92,13 +92,14 @@ impl Running {
         Ok(self.config.diff(&new))
     }
 
-    /// Makes the changes of a start. One that cannot be made is a notice, and the others are made.
+    /// Makes the changes of a start. A change that fails becomes a notice; the others are still
+    /// made.
     pub(super) fn start(&mut self, now: Time, config: &NodeConfig, changed: &mut Changed<'_>) {
         let failed = self.make_all(now, &self.config.diff(config), changed);
         self.notices.extend(failed.map(|change| NodeNotice::warning("change", no_space(&change))));
     }
 
-    /// Makes changes, also after one that cannot be made. Returns the first such one.
+    /// Makes all changes, even if one fails. Returns the first that failed.
     fn make_all(
         &mut self,
         now: Time,
@@ -117,14 +118,14 @@ impl Running {
 
     /// Makes a change. `false` if there is no space for it.
     fn make(&mut self, now: Time, change: &Change, changed: &mut Changed<'_>) -> bool {
-        // The cores stay as they are, so the next diff has them again.
+        // A change of cores is not applied, so that the next diff has it again.
         if !change.needs_start() {
             self.config.apply(change);
         }
         changed.make(now, change)
     }
 
-    /// Makes all changes or none: after one that cannot be made, those before it are taken back.
+    /// Makes all changes or none: if one fails, the changes before it are taken back.
     fn make_or_undo(
         &mut self,
         now: Time,
@@ -146,8 +147,8 @@ impl Running {
         result
     }
 
-    /// Reads the file again, and makes the changes unless this is a trial. With a timeout, they
-    /// are taken back then unless [`Self::confirm`] comes before.
+    /// Reads the file again, and makes the changes unless this is a trial. With a timeout, the
+    /// changes are taken back then, unless [`Self::confirm`] is called before.
     pub(super) fn reload(
         &mut self,
         now: Time,
@@ -160,7 +161,7 @@ impl Running {
         self.manager.reloading();
         let reloaded = self.reload_now(now, kind, changed);
         self.reloads.count(now, reloaded.is_ok());
-        // The node is as ready as before, also after a file with errors.
+        // The node is ready again, even if the file has errors.
         let _ = self.manager.ready(&match &reloaded {
             Ok(changes) => format!("reloaded, changes: {}", changes.len()),
             Err(why) => format!("reload: nothing was changed: {why}"),
@@ -195,14 +196,14 @@ impl Running {
         Ok(changes)
     }
 
-    /// Keeps the changes of a reload that waits for that. Returns them.
+    /// Confirms the changes of an unconfirmed reload, and returns them.
     pub(super) fn confirm(&mut self) -> Result<Vec<Change>, String> {
         let unconfirmed = self.unconfirmed.take().ok_or(NOTHING_TO_CONFIRM)?;
         self.notices.push(NodeNotice::info("reload", "confirmed"));
         Ok(unconfirmed.changes)
     }
 
-    /// Takes back the changes of a reload that is not confirmed. Returns what that changes.
+    /// Takes back an unconfirmed reload. Returns the changes that this makes.
     pub(super) fn undo(
         &mut self,
         now: Time,
@@ -241,10 +242,10 @@ const NOTHING_TO_CONFIRM: &str =
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ReloadKind {
-    /// They are only listed.
+    /// The changes are only listed.
     Trial,
     Final,
-    /// They are taken back at this time unless confirmed.
+    /// The changes are taken back at this time, unless they are confirmed before.
     Until(Time),
 }
 
@@ -297,7 +298,7 @@ impl Interfaces {
             Change::Set(name, setting) => {
                 return self.all.get_mut(name).is_none_or(|named| named.set(now, setting));
             }
-            // The next turn makes the routing table anew.
+            // The next turn rebuilds the routing table.
             Change::Router(_)
             | Change::SetDomain(..)
             | Change::RemoveDomain(_)
@@ -319,7 +320,7 @@ impl Interfaces {
         self.all.insert(name.into(), ConfiguredInterface::new(now, settings));
     }
 
-    /// Replaces interfaces that have left by their successors. Returns whether there were any.
+    /// Removes interfaces that have left, and adds their successors. Returns whether any had left.
     pub(super) fn finish_leaving(&mut self, now: Time) -> bool {
         let gone = self.all.iter().filter(|(_, named)| named.has_left(now));
         let gone: Vec<_> = gone.map(|(name, _)| name.clone()).collect();
@@ -364,7 +365,7 @@ impl ConfiguredInterface {
             || self.interface.as_ref().map_or(true, |interface| interface.has_left())
     }
 
-    /// When it is removed, whether it has left or not.
+    /// When the interface is removed, even if it has not left.
     pub(super) fn leaving_until(&self) -> Option<Time> {
         self.leaving.as_ref().map(|leaving| leaving.until)
     }

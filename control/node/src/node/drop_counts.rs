@@ -1,8 +1,8 @@
 //! All drop counters of an interface, zeros included: of its workers, its MAD transport and its
 //! control plane.
 //!
-//! Why structs are taken apart without `..` here: a new counter does not compile until it has a
-//! row. Enumerations of reasons list themselves.
+//! Why structs are destructured without `..`: a new counter does not compile until it has a row.
+//! Enums of reasons list their variants themselves.
 
 use crate::admin::rows::DropCount;
 use crate::interface::IpoibLink;
@@ -13,12 +13,12 @@ use crate::port::MadDrops;
 use pollux_dataplane::ipoib::Traffic;
 use std::collections::BTreeMap;
 
-/// The part of counters of packets that could not be sent at once.
+/// The part name of the counters of packets that could not be sent at once.
 pub(super) const REFUSED: &str = "refused";
 
 impl IpoibLink {
-    /// All drop counters, zeros included, as rows of an interface of this name. Those of workers
-    /// are a little old.
+    /// All drop counters, zeros included, as rows of an interface of this name. The counters of
+    /// workers are those that they published last.
     pub fn drop_counts(&self, name: &str) -> Vec<DropCount> {
         let mut all = BTreeMap::new();
         let mut count = |of, why, count| *all.entry((of, why)).or_insert(0) += count;

@@ -1,4 +1,4 @@
-//! The rows of interfaces of IPoIB, from the state of their control planes.
+//! The rows of IPoIB interfaces, from the state of their control planes.
 
 use crate::admin::page::{RowKey, rows_after};
 use crate::admin::rows::{
@@ -15,7 +15,7 @@ use pollux_verbs::time::Time;
 use pollux_wire::mad::cm::ipoib::Dialect;
 use std::net::IpAddr;
 
-/// The row of an interface, but for its names, state and addresses.
+/// The row of an interface, without its names, state and addresses.
 pub(super) fn status(now: Time, one: &IpoibLink) -> InterfaceStatus {
     let (control, all_counters) = (one.control(), one.counters().collect::<Vec<_>>());
     let row = control.row();
@@ -48,7 +48,7 @@ fn lease(now: Time, row: &LeaseRow) -> LeaseStatus {
     }
 }
 
-/// The neighbors after this one, as many as a page has; and the last, if there are more.
+/// A page of the neighbors after `after`, and the key of its last row if there may be more.
 pub(super) fn neighbors(
     now: Time,
     name: &str,
@@ -88,8 +88,8 @@ const fn transport(adjacency: &Adjacency) -> (NeighborTransport, Option<u32>) {
     }
 }
 
-/// The connections after this one, as many as a page has; and the last, if there are more. `thread`
-/// gives that of a worker.
+/// A page of the connections after `after`, and the key of its last row if there may be more.
+/// `thread` returns the thread of a worker.
 pub(super) fn connections(
     now: Time,
     name: &str,

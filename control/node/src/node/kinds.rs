@@ -1,4 +1,4 @@
-//! The kinds of interfaces of a node, behind one set of calls.
+//! The kinds of interfaces of a node, with the same methods for each.
 //!
 //! ```text
 //!   configuration --> ConfiguredInterface --> NodeInterface   state, addresses, routes, ping, rows
@@ -6,8 +6,8 @@
 //!                         workers     +--> `worker_port`: packets, in a worker thread
 //! ```
 //!
-//! Opening, routing, reports and changes of a node know [`NodeInterface`] only. State that one kind
-//! alone has, such as connections, is reached by a method that returns `None` for the others.
+//! The code for opening, routing, reports and changes of a node uses only [`NodeInterface`]. State
+//! that only one kind has, such as connections, has a method that returns `None` for other kinds.
 
 use super::ipoib_rows;
 use super::outage::Outage;
@@ -46,7 +46,7 @@ impl fmt::Display for LinkState {
     }
 }
 
-/// The same call at an interface, or at a port, of any kind.
+/// Makes the same call at an interface or a port of any kind.
 macro_rules! at_kind {
     ($self:expr, $one:ident => $call:expr) => {
         match $self {
@@ -63,7 +63,7 @@ impl NodeInterface {
         at_kind!(self, one => one.step(now))
     }
 
-    /// The reason for which it has ended.
+    /// The reason why the interface has ended, if it has.
     pub(super) fn failed(&self) -> Option<Outage> {
         match self {
             Self::Ipoib(one) => one.failed().map(|error| Outage::Failed(error.clone())),
@@ -78,7 +78,8 @@ impl NodeInterface {
         at_kind!(self, one => one.poll_timeout())
     }
 
-    /// Workers that got commands since the last call, one bit each: they may sleep.
+    /// Workers that got commands since the last call, one bit each. They may sleep, so the caller
+    /// wakes them.
     pub(super) fn take_notified(&mut self) -> u32 {
         at_kind!(self, one => one.take_notified())
     }
@@ -88,12 +89,12 @@ impl NodeInterface {
         at_kind!(self, one => one.leave(now));
     }
 
-    /// Whether it has left, and all its workers have ended.
+    /// Whether the interface has left its link, and all its workers have ended.
     pub(super) fn has_left(&self) -> bool {
         at_kind!(self, one => one.has_left())
     }
 
-    /// Whether all packets that it accepted have left.
+    /// Whether all packets that the interface accepted have been sent.
     pub(super) fn is_drained(&self) -> bool {
         at_kind!(self, one => one.is_drained())
     }
@@ -103,7 +104,7 @@ impl NodeInterface {
         at_kind!(self, one => one.apply(now, setting))
     }
 
-    /// Sets the addresses of all interfaces of the node. Returns whether they are new.
+    /// Sets the addresses of all interfaces of the domain. Returns whether they have changed.
     pub(super) fn set_node_addresses(&mut self, now: Time, all: &Arc<BTreeSet<IpAddr>>) -> bool {
         at_kind!(self, one => one.set_node_addresses(now, all))
     }
@@ -142,22 +143,22 @@ impl NodeInterface {
         self.addresses().duplicates().next().is_some()
     }
 
-    /// The addresses that are configured, and those that it has by itself.
+    /// The configured addresses, and those that the interface made itself.
     pub(super) fn addresses(&self) -> &Addresses {
         at_kind!(self, one => one.control().addresses())
     }
 
-    /// Its addresses whose packets may arrive at other interfaces.
+    /// Addresses of the interface whose packets may also arrive at other interfaces of the node.
     pub(super) fn addresses_for_node(&self) -> Vec<IpAddr> {
         at_kind!(self, one => one.control().addresses_for_node().collect())
     }
 
-    /// An address in each of its subnets, with the prefix length.
+    /// One address in each subnet of the interface, with the prefix length.
     pub(super) fn subnets(&self) -> Vec<(IpAddr, u8)> {
         at_kind!(self, one => one.control().subnets().collect())
     }
 
-    /// Whether it has a route to an address.
+    /// Whether the interface has a route to an address.
     pub(super) fn leads_to(&self, now: Time, to: IpAddr) -> bool {
         match self {
             Self::Ipoib(one) => one.control().next_hop(now, to).is_some(),
@@ -170,13 +171,13 @@ impl NodeInterface {
         at_kind!(self, one => one.ping(now, request))
     }
 
-    /// Takes the outcome of an echo request, once there is one, and the sender of the ICMP error
-    /// that is the reason.
+    /// Takes the outcome of an echo request, if it has one yet, and the sender of the ICMP error
+    /// that caused it.
     pub(super) fn echo(&mut self, id: EchoId) -> Option<(EchoOutcome, Option<IpAddr>)> {
         at_kind!(self, one => one.echo(id))
     }
 
-    /// Its row, without the domain.
+    /// The row of the interface, without the domain.
     pub(super) fn status(&self, now: Time, name: &str, device: &str) -> InterfaceStatus {
         let row = match self {
             Self::Ipoib(one) => ipoib_rows::status(now, one),
@@ -194,7 +195,7 @@ impl NodeInterface {
         }
     }
 
-    /// Its drop counters, zeros included.
+    /// The drop counters of the interface, zeros included.
     pub(super) fn drops(&self, name: &str) -> Vec<DropCount> {
         match self {
             Self::Ipoib(one) => one.drop_counts(name),
@@ -202,7 +203,7 @@ impl NodeInterface {
         }
     }
 
-    /// Its neighbors after this one, as many as a page has; and the last, if there are more.
+    /// A page of the neighbors after `after`, and the key of its last row if there may be more.
     pub(super) fn neighbors(
         &self,
         now: Time,
@@ -219,7 +220,8 @@ impl NodeInterface {
         }
     }
 
-    /// Begins a capture, with a reader for each worker. It ends when they are dropped.
+    /// Begins a capture, and returns a reader for each worker. The capture ends when the readers
+    /// are dropped.
     pub(super) fn capture(&mut self, terms: &CaptureTerms) -> Vec<CaptureReader> {
         at_kind!(self, one => one.capture(terms))
     }
@@ -229,7 +231,7 @@ impl NodeInterface {
         at_kind!(self, one => one.control().icmp_counters())
     }
 
-    /// The states of its neighbors, if it asks for their addresses.
+    /// The states of the neighbors; `None` if the interface resolves no link addresses.
     pub(super) fn neighbor_states(&self) -> Option<Vec<&'static str>> {
         Some(match self {
             Self::Ipoib(one) => {
@@ -251,7 +253,7 @@ impl NodeInterface {
         }
     }
 
-    /// The interface, if it is one of IPoIB: it has connections, groups and shadows.
+    /// The interface, if it is an IPoIB interface: only those have connections, groups and shadows.
     pub(super) fn ipoib(&self) -> Option<&IpoibLink> {
         match self {
             Self::Ipoib(one) => Some(one),

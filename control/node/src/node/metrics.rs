@@ -1,5 +1,5 @@
-//! The metrics of a node, from state of control and from counters that workers published: a scrape
-//! never touches a worker, and takes no longer than a look at all tables.
+//! The metrics of a node, from the state of control and from counters that workers published. A
+//! scrape never involves a worker, and takes as long as reading all tables.
 
 use super::NodeRunner;
 use super::drop_counts::REFUSED;
@@ -19,7 +19,7 @@ use pollux_dataplane::engine::counts::WorkerCounts;
 use pollux_verbs::time::Time;
 use std::collections::BTreeMap;
 
-/// The usual length of a body without interfaces, and of the samples of one.
+/// The usual length in bytes of a body without interfaces, and of the samples of an interface.
 const BYTES: usize = 8 << 10;
 const INTERFACE_BYTES: usize = 16 << 10;
 
@@ -267,8 +267,8 @@ fn add_each<'a, Value: Into<MetricValue>>(
     }
 }
 
-/// Adds how many are in each state. States without members have samples too, so that a rule of an
-/// alert finds them.
+/// Adds the number of members in each state. States without members have samples, too, so that
+/// alert rules find them.
 fn add_states<'a>(
     samples: &mut Samples<'_>,
     interface: &str,

@@ -1,5 +1,5 @@
-//! The listener for metrics: opened as the configuration says, and tried again while the address is
-//! in use. That is a notice and not the end of the node: packets matter more than their counters.
+//! The listener for metrics, at the configured address. If listening fails, for example because the
+//! address is in use, the node reports a notice, retries, and runs on.
 
 use super::notice::NodeNotice;
 use crate::config::MetricsAddress;
@@ -18,7 +18,8 @@ pub(super) struct MetricsListener {
 }
 
 impl MetricsListener {
-    /// Listens as configured. `say` gets failures, each once, and their end.
+    /// Listens as configured. `say` gets a notice of the first failure, and of the success that
+    /// follows.
     pub(super) fn update(
         &mut self,
         now: Time,

@@ -13,8 +13,9 @@
 //! It sleeps until a worker, a client or a signal wakes it, or a timer is due; a worker wakes it
 //! only if it sleeps. The idle strategy of workers is configured ([`pollux_dataplane::engine`]).
 //!
-//! The control thread sleeps at descriptors: those of the ports, the wakers of workers, and the
-//! admin socket. It looks by itself only at a device that has no descriptor.
+//! The control thread sleeps until one of its descriptors is ready: ports, the wakers of workers,
+//! the admin socket, metrics and the kernel. It polls periodically only if a device has no
+//! descriptor.
 
 mod captures;
 mod changes;
@@ -73,13 +74,13 @@ use worker_task::WorkerTask;
 const REOPEN_EVERY: Duration = Duration::from_secs(1);
 /// The longest sleep of the control thread without interfaces.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
-/// The pause between steps without anything to do while the node ends.
+/// The pause after a step without anything to do, while the node ends.
 const STEP_PAUSE: Duration = Duration::from_micros(20);
-/// Steps of all interfaces between two looks at requests.
+/// Maximum number of steps of all interfaces before requests are handled.
 const STEPS_MAX: usize = 64;
 const NOTICES_MAX: usize = 64;
-/// How long accepted packets may take to be sent at the end, before interfaces leave; and how long
-/// leaving may take.
+/// The longest time for sending accepted packets when the node ends, and for an interface to leave
+/// its link.
 const SEND_MAX: Duration = Duration::from_millis(500);
 const LEAVE_MAX: Duration = Duration::from_secs(1);
 
@@ -100,19 +101,19 @@ pub struct NodeRunner {
     notices: Receiver<NodeNotice>,
     woken: Woken,
     start: Instant,
-    /// The same, in seconds since 1970.
+    /// `start`, in seconds since 1970.
     start_seconds: f64,
 }
 
 pub struct ConfigSource {
     config: NodeConfig,
-    /// The file that is read again to reload.
+    /// The file that a reload reads.
     file: Option<PathBuf>,
 }
 
 impl ConfigSource {
     pub fn file(path: &Path) -> Result<Self, ConfigErrors> {
-        // A node may change its directory.
+        // The path stays valid if the process changes its working directory.
         let file = std::path::absolute(path).unwrap_or_else(|_| path.into());
         Ok(Self { config: NodeConfig::open(path)?, file: Some(file) })
     }
@@ -144,7 +145,7 @@ pub enum StartError {
 }
 
 impl NodeRunner {
-    /// Opens the socket. Worker threads open the devices, once these exist.
+    /// Listens at the admin socket. [`NodeRunner::run`] starts the threads and opens the devices.
     #[expect(clippy::disallowed_methods, reason = "this is where the machine's clock comes in")]
     pub fn new(source: impl Into<ConfigSource>, socket: Option<&Path>) -> Result<Self, StartError> {
         let ConfigSource { config, file } = source.into();
@@ -200,16 +201,17 @@ impl NodeRunner {
         })
     }
 
-    /// Has the node report its state to a service manager, and take over what an earlier process
-    /// had kept there.
+    /// Makes the node report its state to a service manager, and take over the descriptors that an
+    /// earlier process stored there.
     pub fn supervised_by(mut self, manager: ServiceManager) -> Self {
         self.supervision = Supervision::new(self.now(), manager, &mut self.kernel);
         self.running.manager = Arc::clone(&self.supervision.socket);
         self
     }
 
-    /// Runs until `next_order`, which is called at each event, also one at `wake`, returns
-    /// [`Order::End`]; then leaves groups and ends connections. `say` gets each change of state.
+    /// Runs until `next_order` returns [`Order::End`]; then leaves groups and ends connections.
+    /// `next_order` is called after each wake-up; `wake` causes one when it becomes readable. `say`
+    /// gets each change of state.
     pub fn run(
         mut self,
         wake: impl AsFd,
@@ -231,7 +233,7 @@ impl NodeRunner {
             let control = catch_unwind(AssertUnwindSafe(|| {
                 self.control(wake.as_fd(), next_order, is_broken, &mut say);
             }));
-            // Also after a panic: the threads are joined before it goes on.
+            // Also after a panic: the threads are joined before the panic continues.
             self.handles.iter().for_each(WorkerHandle::stop);
             control.unwrap_or_else(|panic| resume_unwind(panic));
             Ok::<_, io::Error>(())
@@ -240,8 +242,8 @@ impl NodeRunner {
         Ok(())
     }
 
-    /// The control thread, until an order ends it; then interfaces leave. A worker ends early only
-    /// if it panics (`is_broken`), and then the node ends.
+    /// Runs control until an order ends it, and then makes interfaces leave. A worker thread ends
+    /// early (`is_broken`) only if it panics; the node ends then, too.
     fn control(
         &mut self,
         wake: BorrowedFd<'_>,
@@ -296,7 +298,7 @@ impl NodeRunner {
         routing.update(now, &running.config, interfaces, kernel);
         self.notices.try_iter().for_each(|notice| say(&notice));
         self.interfaces.all.iter_mut().for_each(|(name, named)| {
-            // The first attempt to open it is no change.
+            // The state before the first attempt to open the interface is not reported.
             let state = named.state();
             if !matches!(named.interface, Err(Outage::Pending))
                 && Some(&state) != named.noted.as_ref()
@@ -326,8 +328,8 @@ impl NodeRunner {
         self.metrics = metrics;
     }
 
-    /// Steps interfaces until there is nothing to do, at most some times. Returns whether there was
-    /// something in the last step.
+    /// Steps interfaces until there is nothing to do, but at most [`STEPS_MAX`] times. Returns
+    /// whether there may be more to do.
     fn step_interfaces(&mut self) -> bool {
         let mut steps = 0;
         while steps < STEPS_MAX && self.step_once() {
@@ -385,8 +387,8 @@ impl NodeRunner {
         let _ = poll(&mut fds, Timespec::try_from(left).ok().as_ref());
     }
 
-    /// Leaves the subnet in order, so that peers need no timeout; but for a limited time, and not
-    /// if a worker has ended.
+    /// Leaves the subnet in order, so that peers need no timeout. Gives up after some time, or if a
+    /// worker has ended.
     fn leave(&mut self, is_broken: impl Fn() -> bool) {
         let end = self.now() + SEND_MAX;
         while !is_broken() && self.now() < end {
@@ -421,7 +423,7 @@ fn work(thread: WorkerThread, start: Instant) {
     worker.run(&mut task, || Time::START + start.elapsed());
 }
 
-/// A secret: the seed of the standard library's hashers.
+/// A secret seed, from the random keys of the standard library's hashers.
 fn seed() -> u64 {
     RandomState::new().hash_one(())
 }

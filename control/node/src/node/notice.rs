@@ -1,11 +1,11 @@
-//! Notices: events of a node, for logs of people and programs.
+//! Notices: events of a node, for logs that people or programs read.
 
 use serde::Serialize;
 use std::fmt;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct NodeNotice {
-    /// Whether an administrator has to look.
+    /// Whether an administrator has to act.
     pub level: NoticeLevel,
     /// The part of the node: an interface by its name, or a word such as `reload`.
     pub about: String,
@@ -25,12 +25,12 @@ impl NodeNotice {
         Self { level, about: about.into(), message: message.into() }
     }
 
-    /// A notice that needs no reaction.
+    /// A notice that needs no action.
     pub fn info(about: impl Into<String>, message: impl Into<String>) -> Self {
         Self::new(NoticeLevel::Info, about, message)
     }
 
-    /// A notice that needs a look.
+    /// A notice that an administrator should look at.
     pub fn warning(about: impl Into<String>, message: impl Into<String>) -> Self {
         Self::new(NoticeLevel::Warning, about, message)
     }

@@ -1,4 +1,4 @@
-//! The devices of the interfaces of a worker: opened, and retried until they exist.
+//! Opens the devices of interfaces, and retries until they exist.
 //!
 //! ```text
 //!                        retry timer, and no interface runs at the device
@@ -12,10 +12,10 @@
 //! ```
 //!
 //! A missing device is a state of its interfaces, with a reason, and no error: it may appear later.
-//! Opening has its own thread because a fabric may take seconds to respond, while control has
-//! other interfaces.
+//! Why a device is opened in a thread of its own: a fabric may take seconds to respond, while
+//! control serves other interfaces.
 //!
-//! Interfaces at one device share only its port. One that fails is set up again while the others
+//! Interfaces at one device share only its port. If one fails, it is set up again while the others
 //! run, which the diagram leaves out. The device itself is opened again only when no interface runs
 //! there.
 
@@ -41,25 +41,26 @@ use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
 use std::thread::Builder;
 use std::time::Duration;
 
-/// The first retry interval; each next one is twice as long.
+/// The first retry interval. Each interval is twice as long as the one before, up to
+/// [`REOPEN_EVERY`].
 const RETRY_MIN: Duration = Duration::from_millis(50);
 
 /// An interface of the configuration.
 pub(super) struct ConfiguredInterface {
     pub(super) settings: InterfaceSettings,
-    /// The interface, or the reason for which it does not run.
+    /// The interface, or the reason why it does not run.
     pub(super) interface: Result<NodeInterface, Outage>,
     retry: Retry,
-    /// How often it was set up.
+    /// How often the interface was set up.
     pub(super) starts: u64,
-    /// The state in the last notice, and how often one with another name was noted.
+    /// The state in the last notice, and how often the name of the noted state changed.
     pub(super) noted: Option<LinkState>,
     pub(super) state_changes: u64,
-    /// Set while it leaves the link, to be removed or restarted.
+    /// Set while the interface leaves its link, to be removed or restarted.
     pub(super) leaving: Option<Leaving>,
 }
 
-/// The end of an interface that is leaving its link.
+/// The end of an interface that leaves its link.
 pub(super) struct Leaving {
     pub(super) until: Time,
     /// The settings of its successor, if there is one.
@@ -78,7 +79,8 @@ impl Retry {
         Self { at, delay: RETRY_MIN }
     }
 
-    /// After a success. The delay keeps an interface that fails at once from a tight loop.
+    /// Sets the next attempt after a success, if the interface fails then. The pause keeps an
+    /// interface that always fails at once from a tight loop.
     fn succeeded(&mut self, now: Time) {
         *self = Self::new(now + REOPEN_EVERY);
     }
@@ -89,9 +91,9 @@ impl Retry {
     }
 }
 
-/// A device of interfaces.
+/// A device that IPoIB interfaces use.
 struct SharedDevice {
-    /// The name of the port for its management, if it has one of its own.
+    /// The libibumad port for the MADs of the device, if one is configured.
     management: Option<String>,
     attempt: Option<Receiver<Result<Opened, DeviceOpenError>>>,
     retry: Retry,
@@ -99,7 +101,7 @@ struct SharedDevice {
     port: Option<DevicePort>,
 }
 
-/// The worker threads, as far as interfaces need them.
+/// Operations on worker threads that opening an interface needs.
 pub(super) trait WorkerThreads {
     fn memory(
         &mut self,
@@ -114,7 +116,8 @@ pub(super) trait WorkerThreads {
 pub(super) struct Interfaces {
     pub(super) all: BTreeMap<String, ConfiguredInterface>,
     devices: BTreeMap<String, SharedDevice>,
-    /// The addresses of all interfaces of each domain: they belong to the node.
+    /// The addresses of all interfaces of each domain. All interfaces of the domain accept packets
+    /// to them.
     addresses: BTreeMap<String, Arc<BTreeSet<IpAddr>>>,
     /// Wakes control when an attempt is complete.
     waker: Waker,
@@ -125,8 +128,8 @@ impl Interfaces {
         Self { all: BTreeMap::new(), devices: BTreeMap::new(), addresses: BTreeMap::new(), waker }
     }
 
-    /// Registers the device of an IPoIB interface. One with other management than before replaces
-    /// it, and is opened again.
+    /// Registers the device of an IPoIB interface. If its management has changed, the device is
+    /// replaced, and opened again.
     pub(super) fn register_device(&mut self, now: Time, settings: &InterfaceSettings) {
         if settings.kind != InterfaceKind::Ipoib {
             return;
@@ -173,7 +176,7 @@ impl Interfaces {
     }
 
     /// Gives each interface the addresses in its domain whose packets may arrive at other
-    /// interfaces. Returns whether any got new ones.
+    /// interfaces. Returns whether any interface got a new set.
     pub(super) fn share_addresses(&mut self, now: Time) -> bool {
         let Self { all, addresses, .. } = self;
         let mut of_domains: BTreeMap<&str, BTreeSet<IpAddr>> = BTreeMap::new();
@@ -197,7 +200,8 @@ impl Interfaces {
         self.devices.values().filter_map(|shared| shared.port.as_ref())
     }
 
-    /// Arms the ports: input from now on ends a sleep, so the caller has to step once more.
+    /// Arms the ports. Input from now on ends a sleep; the caller steps once more for earlier
+    /// input.
     pub(super) fn arm(&self) {
         self.ports().for_each(DevicePort::arm);
     }
@@ -220,7 +224,7 @@ impl Interfaces {
             Err(_) if named.is_plain() => Some(named.retry.at),
             Err(_) => {
                 let shared = self.devices.get(&named.settings.device)?;
-                // The thread of an attempt wakes this one.
+                // The thread of the attempt wakes the control thread at its end.
                 if shared.attempt.is_some() {
                     return None;
                 }
@@ -243,7 +247,7 @@ impl SharedDevice {
     ) -> bool {
         let is_here =
             |named: &ConfiguredInterface| named.settings.device == device && !named.is_plain();
-        // One that leaves has the port while it runs.
+        // An interface that leaves uses the port as long as it runs.
         let uses_port =
             |named: &ConfiguredInterface| named.leaving.is_none() || named.interface.is_ok();
         let here = all.iter_mut().filter(|(_, named)| is_here(named) && uses_port(named));
@@ -251,7 +255,7 @@ impl SharedDevice {
         if here.iter().any(|(_, named)| named.interface.is_ok()) {
             return self.set_up_stopped(now, &mut here, threads);
         }
-        // A port is opened once, so the old one is closed first.
+        // A port cannot be open twice, so the old one is closed first.
         self.port = None;
         let Some(opened) = self.open(now, device, waker) else { return false };
         let port = opened
@@ -276,7 +280,7 @@ impl SharedDevice {
         is_used
     }
 
-    /// Retries interfaces that do not run, at the port of those that do.
+    /// Retries interfaces that do not run, at the port that the running ones use.
     fn set_up_stopped(
         &mut self,
         now: Time,
@@ -288,7 +292,7 @@ impl SharedDevice {
         let taken: BTreeSet<_> = running.map(|(_, named)| named.partition()).collect();
         let mut busy = false;
         for (name, named) in here {
-            // A partition whose interface is still leaving is free later.
+            // The partition of an interface that still leaves is free later.
             let is_free = !taken.contains(&named.partition());
             if named.interface.is_err() && named.retry.at <= now && is_free {
                 busy |= named.set_up(now, name, port, threads);
@@ -297,7 +301,7 @@ impl SharedDevice {
         busy
     }
 
-    /// The result of an attempt, once it is complete; begins one when it is due.
+    /// Returns the result of an attempt that is complete. Begins an attempt when one is due.
     fn open(
         &mut self,
         now: Time,
@@ -343,7 +347,7 @@ impl ConfiguredInterface {
         Self { settings, interface, retry, starts: 0, noted: None, state_changes: 0, leaving: None }
     }
 
-    /// The interface, if it runs and is one of IPoIB.
+    /// The interface, if it runs and is an IPoIB interface.
     pub(super) fn ipoib_mut(&mut self) -> Option<&mut IpoibLink> {
         self.interface.as_mut().ok()?.ipoib_mut()
     }
@@ -375,7 +379,7 @@ impl ConfiguredInterface {
         self.finish_opening(now, name, opened, threads)
     }
 
-    /// Whether its device is the kernel's, which is opened at once.
+    /// Whether the device is one of the kernel. Such a device is opened without a thread.
     const fn is_plain(&self) -> bool {
         !matches!(self.settings.kind, InterfaceKind::Ipoib)
     }
@@ -402,7 +406,7 @@ impl ConfiguredInterface {
         self.finish_opening(now, name, opened, threads)
     }
 
-    /// Takes the outcome of setting an interface up. Returns whether it runs now.
+    /// Handles the outcome of setting up an interface. Returns whether the interface runs now.
     fn finish_opening(
         &mut self,
         now: Time,
@@ -453,15 +457,15 @@ impl ConfiguredInterface {
         self.noted.as_ref().map_or("opening", |noted| noted.name)
     }
 
-    /// Whether it may get more addresses or routes: it is not up, or asks DHCP and has no address
-    /// of IPv4.
+    /// Whether the interface may get more addresses or routes: it is not up, or it uses DHCP and
+    /// has no IPv4 address.
     pub(super) fn is_coming_up(&self) -> bool {
         let Ok(interface) = &self.interface else { return true };
         let has_ipv4 = || interface.addresses().iter().any(|one| one.ip.is_ipv4());
         !interface.is_up() || self.settings.uses_dhcp() && !has_ipv4()
     }
 
-    /// Whether it could have a route to this address, by its settings or by DHCP.
+    /// Whether the interface may have a route to this address, by its settings or by DHCP.
     pub(super) fn may_lead_to(&self, to: IpAddr) -> bool {
         let is_of_family = |ip: &IpAddr| ip.is_ipv4() == to.is_ipv4();
         let settings = &self.settings;
@@ -546,14 +550,15 @@ mod tests {
             }
         }
 
-        /// Differs between an interface and its successor of the same name.
+        /// The QPN, which differs between an interface and its successor of the same name.
         fn qpn(&self, name: &str) -> Option<pollux_wire::address::Qpn> {
             let interface = self.interfaces.all[name].interface.as_ref();
             Some(interface.ok()?.ipoib()?.control().row().address.qpn)
         }
     }
 
-    /// Interfaces at a port of a fabric, each in a partition, with so many workers each.
+    /// Interfaces at one port of a fabric, each in its own partition, with these numbers of
+    /// workers.
     fn at_one_port(fabric: &Embedded, workers: &[u8]) -> String {
         let device = format!("soft:{}@host1", fabric.path().display());
         let interface = |(nth, workers): (usize, &u8)| {
@@ -568,7 +573,7 @@ mod tests {
     #[test]
     fn an_interface_that_cannot_be_set_up_leaves_those_beside_it_alone() {
         let fabric = Embedded::start("single:1").expect("it starts");
-        // With control, the port has contexts for 31 workers.
+        // The port has 32 contexts: one for control, and 31 for workers.
         let mut node = Alone::new(&at_one_port(&fabric, &[8, 8, 8, 8]));
         assert_eq!(node.outage("ib0"), "opening: the device is being opened");
         node.step_until_idle();
@@ -588,7 +593,7 @@ mod tests {
         node.step_until_idle();
         let (first, healthy) = (node.qpn("ib0"), node.qpn("ib1"));
         assert!(first.is_some() && healthy.is_some());
-        // Its workers end, without which it cannot go on.
+        // An interface fails when its workers are dropped.
         node.workers.retain(|(name, _)| name != "ib0");
         node.step(Duration::ZERO);
         assert!(node.outage("ib0").starts_with("failed: "), "{}", node.outage("ib0"));

@@ -7,7 +7,7 @@ use crate::plain::PlainError;
 use pollux_verbs::VerbsError;
 use std::sync::Arc;
 
-/// The reason for which an interface does not run. It is retried.
+/// The reason why an interface does not run. The node retries it.
 #[derive(Clone, Debug, thiserror::Error)]
 pub(super) enum Outage {
     #[error("the device is being opened")]
@@ -24,7 +24,7 @@ pub(super) enum Outage {
     /// The device failed while the interface ran.
     #[error("{0}; retrying")]
     Failed(VerbsError),
-    /// The kernel does not give its device.
+    /// The kernel's device cannot be opened.
     #[error("{0}; retrying")]
     NoLink(Arc<PlainError>),
     /// The kernel's device failed while the interface ran.

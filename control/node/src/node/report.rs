@@ -18,14 +18,14 @@ use std::net::IpAddr;
 use std::ops::Bound;
 use std::time::Duration;
 
-/// Timeout of an echo request: less than the time that the client waits.
+/// Timeout of an echo request, shorter than the timeout of the response to the client.
 const ECHO_TIMEOUT: Duration = Duration::from_secs(4);
-/// Pending echo requests, at most: one for each connection of the admin socket.
+/// Maximum number of pending echo requests: one for each connection of the admin socket.
 const PINGS_MAX: usize = CONNECTIONS_MAX;
 
 pub(super) type Response = AdminReply<AdminAnswer>;
 
-/// Pending echo requests, by request number.
+/// Pending echo requests and their interfaces, by request number.
 pub(super) type Pings = BTreeMap<u64, (String, EchoId)>;
 
 pub(super) struct Report<'a> {
@@ -35,7 +35,8 @@ pub(super) struct Report<'a> {
 }
 
 impl Report<'_> {
-    /// The response to a request, once there is one; or the page of it that begins there.
+    /// Responds to a request; `None` if there is no response yet. A cursor asks for the page that
+    /// begins there.
     pub(super) fn respond(
         &mut self,
         now: Time,
@@ -85,7 +86,7 @@ impl Report<'_> {
         })
     }
 
-    /// The interfaces from this one on, as many as a page has.
+    /// A page of interfaces, from the cursor on.
     fn interfaces(&self, now: Time, from: Option<&Cursor>) -> Page {
         let mut rest = self.from(from);
         let rows = rest.by_ref().take(PAGE_ROWS).map(|(name, named)| match &named.interface {
@@ -113,7 +114,7 @@ impl Report<'_> {
         self.interfaces.range::<str, _>((Bound::Included(first), Bound::Unbounded))
     }
 
-    /// The rows of running interfaces, until there are enough for a page.
+    /// A page of the rows of running interfaces, from the cursor on.
     fn page<R>(
         &self,
         from: Option<&Cursor>,
@@ -139,7 +140,7 @@ impl Report<'_> {
         Page { reply: AdminReply::Ok(answer(rows)), next }
     }
 
-    /// Sends an echo request, or returns its outcome, once there is one.
+    /// Sends an echo request at the first call. Later calls return its outcome, once there is one.
     fn ping(
         &mut self,
         now: Time,
@@ -200,7 +201,7 @@ impl Report<'_> {
             PingError::Down => later(format!("{name} is {state}")),
             PingError::NoSource => {
                 let why = format!("{name} has no source address for {to}");
-                // An address by DHCP, or one in duplicate address detection, may follow.
+                // DHCP or duplicate address detection may still provide an address.
                 if asks || is_probed { later(why) } else { no(why) }
             }
             PingError::TooMany => later("too many echo requests are pending".into()),

@@ -1,5 +1,6 @@
-//! Requests to a node: control answers them, from its own state and from what workers publish, so
-//! that no worker is asked and one that hangs is seen.
+//! Requests to a node. Control answers them from its own state and from counters that workers
+//! publish. It asks no worker, so a worker that hangs blocks no response, and its counters show
+//! that.
 
 use super::NodeRunner;
 use super::changes::{Changed, ReloadKind, Running};
@@ -19,7 +20,8 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
 impl NodeRunner {
-    /// The response to a request, once there is one; or the page of it that begins there.
+    /// Responds to a request; `None` if there is no response yet. A cursor asks for the page that
+    /// begins there.
     pub(super) fn respond(
         &mut self,
         now: Time,
@@ -114,7 +116,7 @@ impl NodeRunner {
         reply(changed.map(|changes| AdminAnswer::Changes(rows(changes))))
     }
 
-    /// Updates the routes of workers before the reply, so that the change is complete by then.
+    /// Updates the routes of workers before the reply, so that the change is in effect by then.
     fn update_routes(&mut self, now: Time) {
         let Self { routing, running, interfaces, kernel, .. } = self;
         routing.update(now, &running.config, interfaces, kernel);

@@ -10,7 +10,7 @@ use pollux_dataplane::engine::counts::CountsSegment;
 use pollux_verbs::time::Time;
 use std::sync::Arc;
 
-/// The state that the service manager of a node has; nothing is reported without a manager.
+/// The state that was reported to the service manager. Without a manager, nothing is reported.
 #[derive(Default)]
 pub(super) struct Supervision {
     pub(super) socket: Arc<NotifySocket>,
@@ -20,7 +20,8 @@ pub(super) struct Supervision {
 }
 
 impl Supervision {
-    /// A node that was just started by this manager. Its kernel gets the shadows of an earlier one.
+    /// The supervision of a node that `manager` has started. `kernel` gets the descriptors of
+    /// shadows that the manager has kept from an earlier process.
     pub(super) fn new(now: Time, manager: ServiceManager, kernel: &mut KernelLink) -> Self {
         let ServiceManager { socket, watchdog, kept } = manager;
         let shadows = kept.into_iter();
@@ -42,7 +43,7 @@ impl Supervision {
             return;
         }
         let is_tried = !interfaces.all.values().any(|named| {
-            // The device is opened by a thread of its own.
+            // The thread that opens the device has not finished its first attempt.
             matches!(named.interface, Err(Outage::Pending))
         });
         if !self.is_ready && is_tried && kernel.is_tried() {

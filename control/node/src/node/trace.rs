@@ -1,7 +1,8 @@
 //! The path of a packet through the tables of a node, with the reason at each step: `pollux trace`.
 //!
 //! No packet is sent: control has every table that workers use, and predicts from them. A flow
-//! takes one of several next hops by a hash that only its worker knows, so all of them are shown.
+//! takes one of several next hops by a hash that control does not compute, so all next hops are
+//! shown.
 
 use super::kinds::NodeInterface;
 use super::opening::Interfaces;
@@ -118,7 +119,7 @@ fn has_passed(
     true
 }
 
-/// A source that is no martian (RFC 3849).
+/// A source address that is not martian, from the documentation prefix (RFC 3849).
 const DOCUMENTATION_V6: IpAddr =
     IpAddr::V6(std::net::Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1));
 
@@ -212,7 +213,7 @@ fn neighbor(trace: &mut Trace, now: Time, next_hop: IpAddr, one: &NodeInterface)
     }
 }
 
-/// The same where the link is not InfiniBand.
+/// Does the same for a link that is not InfiniBand.
 fn plain_neighbor(trace: &mut Trace, next_hop: IpAddr, one: &PlainLink) {
     let control = one.control();
     if let Some(why) = control.why_down() {

@@ -1,7 +1,7 @@
 //! Access control lists and reverse-path filters in a trace.
 //!
-//! A trace has addresses and no packet, so a rule may match some packets of these addresses, by
-//! their protocol or ports. Each such rule is a step; one that matches all of them ends the list.
+//! A trace has addresses, but no protocol and no ports, so a rule may match only some of its
+//! packets. Each rule that may match is a step. A rule that matches all packets ends the list.
 
 use super::routing::Routing;
 use crate::admin::route::{RouteDecision, RouteVerdict, TraceStep};
@@ -28,7 +28,7 @@ pub(super) struct Addresses {
     pub(super) destination: IpAddr,
 }
 
-/// The rules of a list that may match. Returns whether some packet of the addresses passes.
+/// Adds the rules of a list that may match. Returns whether some packets with these addresses pass.
 pub(super) fn examine_list(
     trace: &mut Trace,
     key: &str,
@@ -57,7 +57,7 @@ pub(super) fn examine_list(
     true
 }
 
-/// Whether a rule matches packets of these addresses, of some protocol and source.
+/// Whether a rule matches some packets with these addresses. An unknown source may be any.
 fn may_match(rule: &AclSettings, Addresses { source, destination }: Addresses) -> bool {
     let is_of = |prefix: Option<Prefix>, address: Option<IpAddr>| {
         let Some(prefix) = prefix else { return true };
@@ -74,7 +74,7 @@ fn matches_all(rule: &AclSettings, addresses: Addresses) -> bool {
     rule.protocol.is_none() && (rule.source.is_none() || addresses.source.is_some())
 }
 
-/// The filter of sources. Returns whether the packet passes.
+/// Adds the verdict of the reverse path filter. Returns whether the packet passes.
 pub(super) fn examine_source(
     trace: &mut Trace,
     now: Time,

@@ -1,9 +1,9 @@
-//! The waker of a thread: a byte to a socket that the thread polls, beside others.
+//! Wakes a thread by a byte to a socket, which the thread polls among other descriptors.
 //!
-//! A worker that sends a message to control wakes it only if it sleeps, and control a worker: a
-//! byte costs a system call. The thread announces that it will sleep, polls once more, and sleeps;
-//! the other publishes a message, and then reads whether the thread sleeps. Of the two fences, one
-//! makes the message or the announcement visible.
+//! A byte costs a system call, so workers and control wake each other only if the other thread
+//! sleeps. A thread announces that it will sleep, polls its messages once more, and sleeps. A
+//! sender publishes a message, and then reads the announcement. Each side has a fence between its
+//! two steps, so the thread sees the message, or the sender sees the announcement, or both.
 
 use pollux_mem::CachePadded;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -14,13 +14,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::time::Duration;
 
-/// The end that wakes. It also wakes when it is dropped.
+/// The end that wakes the thread. Dropping it wakes the thread, too.
 pub struct Waker {
     stream: Arc<UnixStream>,
     is_asleep: Arc<CachePadded<AtomicBool>>,
 }
 
-/// The end of the thread.
+/// The end of the thread that sleeps.
 pub struct Woken {
     stream: UnixStream,
     is_asleep: Arc<CachePadded<AtomicBool>>,
@@ -45,7 +45,7 @@ impl Waker {
         let _ = (&*self.stream).write(&[0]);
     }
 
-    /// Wakes the thread if it sleeps, after a message to it was published.
+    /// Wakes the thread if it sleeps. Senders call this after they have published a message.
     pub fn wake_if_asleep(&self) {
         fence(Ordering::SeqCst);
         let is_asleep = &self.is_asleep.0;
@@ -62,7 +62,7 @@ impl Drop for Waker {
 }
 
 impl Woken {
-    /// Reads all bytes, so that the next one wakes again.
+    /// Ends the announcement of sleep, and reads all bytes, so that the next byte wakes again.
     pub fn clear(&self) {
         self.is_asleep.0.store(false, Ordering::Relaxed);
         let mut bytes = [0; 64];
@@ -95,7 +95,8 @@ impl Woken {
         let _ = poll(&mut fds, Timespec::try_from(longest).ok().as_ref());
     }
 
-    /// Messages from now on wake the thread. It has to poll once more before it sleeps.
+    /// Announces that the thread will sleep, so that messages from now on wake it. The thread has
+    /// to poll once more before it sleeps.
     pub fn fall_asleep(&self) {
         self.is_asleep.0.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);

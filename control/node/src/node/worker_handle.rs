@@ -1,8 +1,8 @@
-//! The handle of a worker thread: its core, its interfaces, and a ring for new workers.
+//! The handle of a worker thread: its core, its interfaces, and a ring for new ports.
 //!
-//! Interfaces are assigned to threads by their devices, round-robin. The workers of an interface go
-//! to the threads from that one on. With fewer threads than workers of an interface, a thread does
-//! the work of several.
+//! Devices are assigned to threads round-robin. Worker 0 of an interface runs in the thread of its
+//! device, and the other workers run in the threads after it, in order. If an interface has more
+//! workers than there are threads, a thread runs several of them.
 
 use super::notice::NodeNotice;
 use super::opening::WorkerThreads;
@@ -21,11 +21,11 @@ use std::sync::Arc;
 
 pub(super) struct WorkerHandle {
     pub(super) core: Option<usize>,
-    /// Their names, for reports.
+    /// The names of interfaces with workers in the thread, for reports.
     pub(super) interfaces: Vec<String>,
     handle: Handle<Box<WorkerPort>>,
     waker: Waker,
-    /// The packet memory of its ports; more than one only if ports were added.
+    /// The packet memory of the ports of the thread; more than one only if ports were added later.
     memories: Vec<Arc<WorkerMemory>>,
 }
 
@@ -53,14 +53,14 @@ impl WorkerHandle {
         self.wake();
     }
 
-    /// Sends a port to the thread. Without space in its ring the port is dropped, and its interface
+    /// Sends a port to the thread. If the ring has no space, the port is dropped, and its interface
     /// fails.
     pub(super) fn add(&mut self, port: WorkerPort) {
         let _ = self.handle.command(Box::new(port));
         self.wake();
     }
 
-    /// Packet memory with space for another port. Unused memory is freed.
+    /// Packet memory with space for another port. Frees unused memory before it allocates more.
     fn memory(&mut self, connects: bool) -> Result<Arc<WorkerMemory>, PoolError> {
         let found = self.memories.iter().find(|memory| memory.has_room(connects)).map(Arc::clone);
         if let Some(memory) = found {
@@ -83,7 +83,8 @@ impl WorkerHandle {
 }
 
 impl WorkerThread {
-    /// Pins the thread to its core. A failure is a notice, and the thread runs anywhere.
+    /// Pins the thread to its core. If this fails, a notice says so, and the thread runs on any
+    /// core.
     pub(super) fn pin(&self) {
         if let Some(core) = self.core
             && !core_affinity::set_for_current(CoreId { id: core })
@@ -94,7 +95,7 @@ impl WorkerThread {
     }
 }
 
-/// The worker threads, for interfaces that are set up.
+/// The worker threads, as they are used when an interface is set up.
 pub(super) struct AssignedThreads<'a> {
     pub(super) assignment: &'a Assignment,
     pub(super) handles: &'a mut [WorkerHandle],
@@ -124,12 +125,13 @@ impl WorkerThreads for AssignedThreads<'_> {
 pub(super) struct Assignment {
     pub(super) cores: Vec<Option<usize>>,
     pub(super) first: BTreeMap<String, usize>,
-    /// The turn of each device.
+    /// The thread of each device.
     turns: BTreeMap<String, usize>,
 }
 
 impl Assignment {
-    /// Assigns interfaces to threads: one thread for each core, but none without anything to do.
+    /// Assigns interfaces to threads: one thread per core, except that no thread is without
+    /// interfaces.
     pub(super) fn new(
         interfaces: &BTreeMap<String, InterfaceSettings>,
         workers: &WorkerSettings,

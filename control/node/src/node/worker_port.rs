@@ -1,4 +1,4 @@
-//! A port of a worker thread, of an interface of any kind.
+//! A port of a worker thread: the worker of an interface of any kind.
 
 use super::kinds::at_kind;
 use crate::interface::InterfaceWorker;
@@ -10,7 +10,7 @@ use pollux_mem::Buf;
 use pollux_verbs::WakeSource;
 use pollux_verbs::time::Time;
 
-/// A port of a worker thread. A call for a batch finds its kind once.
+/// A port of a worker thread. The kind is matched once for a batch, not for each packet.
 #[expect(clippy::large_enum_variant, reason = "a worker has few ports, and uses each in a loop")]
 pub(super) enum WorkerPort {
     Ipoib(InterfaceWorker),
@@ -22,7 +22,7 @@ impl WorkerPort {
         at_kind!(self, port => port.port())
     }
 
-    /// Sets the identifier by which routes lead to it.
+    /// Sets the identifier by which routes name the port.
     pub(super) fn set_port(&mut self, id: PortId) {
         at_kind!(self, port => port.set_port(id));
     }
@@ -49,7 +49,8 @@ impl WorkerPort {
         }
     }
 
-    /// Whether events were sent to control since the last call: it may sleep.
+    /// Whether events were sent to control since the last call. Control may sleep, so the caller
+    /// wakes it.
     pub(super) fn take_has_events(&mut self) -> bool {
         at_kind!(self, port => port.take_has_events())
     }

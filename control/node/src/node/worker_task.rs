@@ -1,4 +1,4 @@
-//! The task of a worker thread: ports of interfaces, which control sends to it, and forwarding
+//! The task of a worker thread: it polls the ports that control sends to it, and forwards packets
 //! between them.
 
 use super::notice::NodeNotice;
@@ -18,9 +18,9 @@ pub(super) struct WorkerTask {
     forwarder: Forwarder,
     routes: Snapshot<RoutingTable>,
     number: usize,
-    /// The version of the tables whose rules the ports have.
+    /// The version of the routing tables whose rules the ports have.
     rules_of: Option<u64>,
-    /// Packets of ports that have ended.
+    /// The packet count of ports that have ended.
     packets_before: u64,
     notices: SyncSender<NodeNotice>,
     control: Waker,
@@ -55,7 +55,7 @@ impl WorkerTask {
         self.rules_of = None;
     }
 
-    /// Sets the rules of the current tables at the ports.
+    /// Sets the access control lists of the current tables at the ports and the forwarder.
     #[cold]
     fn set_rules(&mut self) {
         let Self { ports, forwarder, routes, number, rules_of, .. } = self;
@@ -115,7 +115,7 @@ impl Work for WorkerTask {
 
     fn arm(&mut self) -> bool {
         self.woken.fall_asleep();
-        // All of them: each is armed.
+        // No short circuit: every port has to be armed.
         self.ports.iter_mut().fold(true, |can_sleep, port| port.arm() & can_sleep)
     }
 
@@ -127,7 +127,7 @@ impl Work for WorkerTask {
         self.ports.iter_mut().for_each(PacketPort::woken);
     }
 
-    /// Ports end once their interfaces have left.
+    /// The task ends after all ports have ended, which they do when their interfaces have left.
     fn end(&mut self, _: Time) -> bool {
         self.ports.is_empty()
     }

@@ -6,9 +6,9 @@
 //!                       <--packets for us or for errors, counters--
 //! ```
 //!
-//! Only packets are in the rings, so one that finds no space is a counted drop, and nothing waits.
-//! Captures have a ring of their own, since packets could fill the other one.
-//! All that must not be lost is published: the reader has the latest version.
+//! The rings carry only packets. A packet that finds no space is dropped and counted, and nothing
+//! waits. Captures have a ring of their own, since packets could fill the other one. State that
+//! must not be lost is published, and the reader sees the latest version.
 
 use super::counters::PlainCounters;
 use crate::kernel::KernelError;
@@ -28,19 +28,19 @@ const EVENTS_MAX: usize = 1024;
 
 #[derive(Debug)]
 pub(super) enum PlainEvent {
-    /// For this node, or of a protocol of links.
+    /// A packet for this node, or of a protocol of the link.
     Packet(Vec<u8>),
-    /// In transit, and it cannot be forwarded.
+    /// A packet in transit that cannot be forwarded.
     Rejected(Vec<u8>, TransitError),
-    /// In transit, and longer than the MTU.
+    /// A packet in transit that is longer than the MTU.
     TooBig(Vec<u8>, TransitHop),
-    /// In transit, by a next hop whose address is not known.
+    /// A packet in transit to a next hop whose address is not known.
     Unresolved(Vec<u8>, IpAddr),
     Arp(Vec<u8>),
     Use(IpAddr),
 }
 
-/// The state of an interface, as ports look it up.
+/// The state of an interface that its ports use.
 #[derive(Debug, Default)]
 pub(super) struct PortState {
     pub(super) own: Destinations,
@@ -69,7 +69,7 @@ pub(super) struct ControlSide {
     taps: Sender<CaptureTap>,
     events: Receiver<PlainEvent>,
     counters: Snapshot<PlainCounters>,
-    /// Set by a command since the last [`ControlSide::take_notified`].
+    /// Whether a command was sent since the last [`ControlSide::take_notified`].
     is_notified: bool,
     pub(super) frames_dropped: u64,
     shared: Arc<Shared>,
@@ -81,7 +81,7 @@ pub(super) struct PortSide {
     events: Sender<PlainEvent>,
     state: Snapshot<PortState>,
     counters: Publisher<PlainCounters>,
-    /// Events were sent since the last [`PortSide::take_has_events`].
+    /// Whether events were sent since the last [`PortSide::take_has_events`].
     has_events: bool,
     shared: Arc<Shared>,
 }
@@ -120,7 +120,7 @@ impl ControlSide {
         self.is_notified = true;
     }
 
-    /// Begins a capture. Beyond the limit its reader gets nothing.
+    /// Begins a capture. If there are too many, its reader gets no packets.
     pub(super) fn capture(&mut self, terms: CaptureTerms) -> CaptureReader {
         let (tap, reader) = capture(terms);
         let _ = self.taps.push(tap);
@@ -132,12 +132,12 @@ impl ControlSide {
         self.events.pop()
     }
 
-    /// The counters of the port, a little old.
+    /// The counters of the port, as last published by it.
     pub(super) fn counters(&self) -> PlainCounters {
         self.counters.clone().refresh().clone()
     }
 
-    /// Whether the port has to be woken.
+    /// Whether a command was sent since the last call. The port may sleep, so the caller wakes it.
     pub(super) const fn take_notified(&mut self) -> bool {
         std::mem::replace(&mut self.is_notified, false)
     }
@@ -183,14 +183,14 @@ impl PortSide {
         self.state.refresh()
     }
 
-    /// Publishes counters, if they are others than before.
+    /// Publishes counters if they have changed.
     pub(super) fn publish(&mut self, counters: &PlainCounters) {
         if *self.counters.current() != *counters {
             self.counters.publish(counters.clone());
         }
     }
 
-    /// Whether control may sleep and has to be woken.
+    /// Whether events were sent since the last call. Control may sleep, so the caller wakes it.
     pub(super) const fn take_has_events(&mut self) -> bool {
         std::mem::replace(&mut self.has_events, false)
     }

@@ -16,11 +16,11 @@ pub(super) struct PlainCounters {
     pub(super) drops: PacketDrops,
     /// Packets in transit that were dropped, by reason.
     pub(super) forward_drops: ForwardDrops,
-    /// All other drops.
+    /// All other drops, by reason.
     pub(super) port_drops: Drops<PortDrop>,
-    /// Frames that were dropped, at a link of Ethernet.
+    /// Dropped frames of an Ethernet device, by reason.
     pub(super) frame_drops: Drops<FrameDrop>,
-    /// Frames for which the kernel had no space.
+    /// Frames that the kernel dropped for lack of space.
     pub(super) kernel_full: u64,
 }
 
@@ -29,13 +29,13 @@ reasons! {
         /// Shorter than its header.
         Runt = "runt",
         OtherVlan = "other_vlan",
-        /// To another interface of the link.
+        /// To the address of another host.
         NotOurs = "not_ours",
-        /// Of no protocol that is known here.
+        /// Neither ARP nor IP.
         UnknownType = "unknown_type",
-        /// Longer than the MTU: a device that merges packets makes such frames.
+        /// Longer than the MTU, such as a frame of a device that merges packets.
         TooLong = "too_long",
-        /// Errors of the device, which is down.
+        /// The device reports an error, because it is down.
         DeviceError = "device_error",
     }
 }
@@ -48,11 +48,11 @@ reasons! {
         Full = "full",
         /// The device refused it: it is down.
         Refused = "refused",
-        /// Its offloads cannot be done: a checksum outside of it, or a unit that is not of TCP.
+        /// Its offloads are invalid, such as a checksum outside of it, or a unit that is not TCP.
         BadOffload = "bad_offload",
         /// Control had no space for it.
         PuntsDropped = "punts_dropped",
-        /// Times that no buffer was free. The packets wait at the device.
+        /// No buffer was free. A TUN device keeps the packet; others are dropped.
         NoReceiveBuffer = "no_receive_buffer",
     }
 }

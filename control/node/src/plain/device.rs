@@ -1,4 +1,4 @@
-//! The kernel's device of a plain interface, of either kind.
+//! The kernel's device of a plain interface: TUN or Ethernet.
 
 use super::ethernet_device::{EthernetDevice, EthernetError};
 use crate::kernel::KernelError;
@@ -9,23 +9,23 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::Duration;
 
-/// How often a device of Ethernet is looked at: carrier, MTU, address.
+/// Interval of checks of an Ethernet device: carrier, MTU and address.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
-/// A device of the kernel: made by us, or found by its name.
+/// A device of the kernel: a TUN device of this process, or an Ethernet device found by its name.
 pub(super) enum PlainDevice {
     Tun(TunDevice),
     Ethernet {
         device: EthernetDevice,
         look_at: Time,
-        /// The failure at the last look.
+        /// The failure at the last check.
         failed: Option<EthernetError>,
     },
 }
 
 impl PlainDevice {
-    /// Gives the state of the interface to a TUN device, or that of an Ethernet device to the
-    /// interface.
+    /// Sets a TUN device to the state of the interface, or the interface to the state of an
+    /// Ethernet device.
     pub(super) fn follow(
         &mut self,
         now: Time,
@@ -33,7 +33,8 @@ impl PlainDevice {
         kernel_addresses: &BTreeSet<(IpAddr, u8)>,
     ) -> Result<(), KernelError> {
         match self {
-            // Carrier comes last: a device that has it is complete.
+            // The carrier is set last, so that the device is complete; but it is set even after a
+            // refusal.
             Self::Tun(device) => device
                 .set_mtu(control.mtu())
                 .and_then(|()| device.set_addresses(kernel_addresses))
@@ -61,7 +62,7 @@ impl PlainDevice {
         }
     }
 
-    /// Why it cannot be used any more.
+    /// Why the device cannot be used any more.
     pub(super) fn failed(&self) -> Option<EthernetError> {
         match self {
             Self::Tun(_) => None,

@@ -1,4 +1,4 @@
-//! The frames of a device of Ethernet as a port of a worker.
+//! The driver of a port at an Ethernet device.
 //!
 //! ```text
 //!   frame --> address, VLAN, type, length --> a buffer --> verdict: transit, or control
@@ -30,7 +30,7 @@ use pollux_wire::ip::vnet_header::PartialChecksum;
 use std::net::IpAddr;
 use std::time::Duration;
 
-/// The interval between looks at a queue that was empty, since a look may be a system call.
+/// Pause before an empty queue is polled again, since a poll may be a system call.
 const LOOK_EVERY: Duration = Duration::from_micros(2);
 
 /// The addresses of next hops, as workers look them up.
@@ -43,7 +43,7 @@ pub(super) struct LinkNames {
     pub(super) vlan: Option<u16>,
 }
 
-/// The frames of one worker as the device of a port.
+/// The driver of a port, with the frames of one worker.
 pub(super) struct EthernetDriver {
     frames: FrameQueue,
     names: LinkNames,
@@ -77,7 +77,7 @@ impl EthernetDriver {
         busy
     }
 
-    /// Puts a packet behind a header into the next batch.
+    /// Adds an Ethernet header to a packet, and the frame to the next batch.
     fn stage(
         &mut self,
         core: &mut PortCore,
@@ -184,7 +184,7 @@ impl PlainDriver for EthernetDriver {
     }
 }
 
-/// Frees the buffer of a frame. A sent packet of IP is counted and captured.
+/// Frees the buffer of a frame. A sent IP packet is counted and captured.
 fn finish(core: &mut PortCore, vlan: Option<u16>, frame: Buf, is_sent: bool) {
     let (header, packet) = frame.bytes().split_at(EthernetFrame::header_len(vlan));
     if is_sent && !header.ends_with(&EtherType::ARP.0.to_be_bytes()) {
@@ -204,7 +204,8 @@ fn take(
     let Ok(frame) = EthernetFrame::parse(received.bytes) else {
         return drops.count(FrameDrop::Runt);
     };
-    // The kernel takes tags off for packet sockets, and lets no other ones through.
+    // For packet sockets, the kernel removes the tag, and its filter passes only frames of this
+    // VLAN.
     if frame.vlan.is_some() && frame.vlan != names.vlan {
         return drops.count(FrameDrop::OtherVlan);
     }
@@ -231,7 +232,7 @@ fn take(
     }
 }
 
-/// Completes the checksum of TCP or UDP that a sender on this machine left to its device.
+/// Completes the TCP or UDP checksum that a sender on this machine left to its device.
 fn complete_transport_checksum(packet: &mut [u8]) {
     let Ok(headers) = PacketHeaders::parse_ip(packet) else { return };
     let offset = match headers.protocol {

@@ -1,16 +1,17 @@
-//! A device of Ethernet: found by its name, opened by the best method that works, and watched.
+//! An Ethernet device: found by its name, opened by the best method that works, and checked
+//! regularly.
 //!
 //! ```text
 //!   auto: AF_XDP native, zero-copy --> native --> generic --> packet socket
 //! ```
 //!
-//! Each step is tried when the one before is refused, and the reason is kept for reports. With
-//! AF_XDP the kernel does not see the frames that are ours; with a packet socket it does, so its
-//! own addresses have to be off the device, or its packets dropped (README).
+//! Each method is tried if the one before is refused, and the reason is kept for reports. With
+//! AF_XDP, the kernel does not see the frames that the node takes. With a packet socket, it does,
+//! so the kernel must have no addresses at the device, or has to drop the packets (README).
 //!
-//! A worker gets the queues whose number is its own modulo the number of workers. The frames of a
-//! VLAN are separated by the kernel: by the program at the device, or by the filter of the socket.
-//! A device has one program, so of several interfaces at it only the first has AF_XDP.
+//! Queue N of the device belongs to worker N modulo the number of workers. The kernel separates the
+//! frames of a VLAN: the program at the device does so, or the filter of the socket. A device has
+//! one program, so only the first of several interfaces at the device can use AF_XDP.
 
 use super::frame_queue::FrameQueue;
 use crate::config::{FrameAccess, InterfaceSettings};
@@ -22,10 +23,10 @@ use pollux_wire::ethernet::{EthernetFrame, MacAddress};
 use rustix::io::Errno;
 use std::fmt;
 
-/// The longest packet that AF_XDP takes, also in a VLAN.
+/// The longest packet that AF_XDP takes, with a VLAN tag, too.
 pub(crate) const XDP_MTU_MAX: usize = FRAME_BYTES_MAX - EthernetFrame::header_len(Some(0));
 
-/// The reason for which a device cannot be used.
+/// The reason why a device cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum EthernetError {
     #[error("there is no network device {0}; add it")]
@@ -79,12 +80,12 @@ pub(super) struct EthernetDevice {
     refused: Option<CallError>,
     /// The program leaves the device when it is dropped.
     _program: Option<XdpProgram>,
-    /// With it the device receives frames to all groups.
+    /// Makes the device receive frames to all groups, as long as it is open.
     _groups: Option<PacketSocket>,
 }
 
 impl EthernetDevice {
-    /// Opens the device of an interface, with the frames of each of its workers.
+    /// Opens the device of an interface, with a frame queue for each worker.
     pub(super) fn open(
         settings: &InterfaceSettings,
     ) -> Result<(Self, Vec<FrameQueue>), EthernetError> {
@@ -212,7 +213,7 @@ impl Opening {
                 Err(error) => return Err(error),
             }
         }
-        // The last step: a device that refuses it has had no program.
+        // The sockets come first, so that no program is attached if one of them is refused.
         let program = XdpProgram::attach(device, vlan, mode)?;
         for (worker, of_worker) in (0..).zip(&sockets) {
             for (nth, socket) in (0..).zip(of_worker) {

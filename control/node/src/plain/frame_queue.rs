@@ -11,7 +11,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 #[derive(Debug)]
 pub(super) struct FrameQueue {
     xdp: Vec<XdpSocket>,
-    /// The socket of a worker without AF_XDP, or the one to send by of a worker without a queue.
+    /// The socket of a worker without AF_XDP, or the sending socket of a worker without a device
+    /// queue.
     packet: Option<PacketSocket>,
     receives_packets: bool,
     /// Readable when any socket is, if there are several.
@@ -24,12 +25,12 @@ pub(super) struct FrameQueue {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct FramesUnsent {
     pub(super) full: u64,
-    /// It is down, or they are too long for it.
+    /// The device is down, or the frames are too long for it.
     pub(super) refused: u64,
 }
 
 impl FrameQueue {
-    /// Sockets at queues of the device. A worker without any sends by a packet socket.
+    /// Uses AF_XDP sockets at queues of the device. A worker without any sends by `packet`.
     pub(super) fn of_xdp(xdp: Vec<XdpSocket>, packet: Option<PacketSocket>) -> Result<Self, Errno> {
         let poller = (xdp.len() > 1).then(|| poller(&xdp)).transpose()?;
         let staged = Vec::with_capacity(FRAMES_PER_CALL);
@@ -41,7 +42,8 @@ impl FrameQueue {
         Self { xdp: Vec::new(), packet: Some(packet), receives_packets: true, poller: None, staged }
     }
 
-    /// Receives at most `most` frames of each socket. Returns their number.
+    /// Receives at most `most` frames from each AF_XDP socket, or a batch from the packet socket.
+    /// Returns the number of frames.
     pub(super) fn receive(
         &mut self,
         most: usize,
@@ -80,7 +82,7 @@ impl FrameQueue {
 
     pub(super) fn flush(&mut self, unsent: &mut FramesUnsent, done: &mut dyn FnMut(Buf, bool)) {
         if let Some(socket) = self.xdp.first_mut() {
-            // A device that is down drops them, as a wire would.
+            // A device that is down drops the frames, so the error is ignored.
             let _ = socket.flush();
         }
         let Some(socket) = &mut self.packet else { return };
@@ -96,7 +98,7 @@ impl FrameQueue {
                     break;
                 }
                 Some(_) => {
-                    // The next ones may be shorter.
+                    // Later frames may be shorter, so they are still tried.
                     next += 1;
                     unsent.refused += 1;
                 }
@@ -105,7 +107,7 @@ impl FrameQueue {
         self.staged.drain(..).zip(is_sent).for_each(|(frame, is_sent)| done(frame, is_sent));
     }
 
-    /// Sends what the kernel has not taken yet. Returns whether it has all now.
+    /// Passes the frames to the kernel that it has not taken yet. Returns whether it has taken all.
     pub(super) fn send_rest(&mut self) -> bool {
         self.xdp.first_mut().is_none_or(XdpSocket::send_rest)
     }

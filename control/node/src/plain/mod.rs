@@ -1,4 +1,4 @@
-//! Plain interfaces: those of a node whose link is not InfiniBand.
+//! Plain interfaces: the interfaces of a node at links other than InfiniBand.
 //!
 //! ```text
 //!   kernel device: addresses, MTU, carrier <--- PlainLink: pollux_control::plain
@@ -8,12 +8,12 @@
 //!
 //! 1. [`PlainLink`]: the control plane, and its requests to the kernel's device;
 //! 2. `device`: the kernel's device, TUN or `ethernet_device`;
-//! 3. `channel`: between control and a port; [`port`]: a port in a worker; `tun`: a queue of a TUN
-//!    device as its driver; `ethernet`: the frames of a device of Ethernet as its driver, by
-//!    `frame_queue`; `next_hops`: the addresses of neighbors; `counters`: those of ports.
+//! 3. `channel`: between control and a port; [`port`]: a port in a worker; `tun`: the driver of a
+//!    port at a queue of a TUN device; `ethernet`: the driver of a port at an Ethernet device, by
+//!    `frame_queue`; `next_hops`: the addresses of neighbors; `counters`: the counters of ports.
 //!
-//! A refusal of the kernel about a device that is open, such as of addresses for a process without
-//! `CAP_NET_ADMIN`, is shown and the request repeated: packets pass without it.
+//! If the kernel refuses a setting of an open device, such as an address for a process without
+//! `CAP_NET_ADMIN`, reports show this, and the request is repeated. Packets pass meanwhile.
 
 mod channel;
 mod counters;
@@ -58,9 +58,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use tun::TunDriver;
 
-/// The pause between attempts at a request that the kernel refused.
+/// The pause before a request that the kernel refused is repeated.
 const RETRY_EVERY: Duration = Duration::from_secs(2);
-/// Events of a port that are handled in one step, at most.
+/// Maximum number of events of a port that are handled in one step.
 const EVENTS_PER_STEP: usize = 256;
 
 #[derive(Debug, thiserror::Error)]
@@ -79,15 +79,15 @@ impl PlainError {
     }
 }
 
-/// An interface and its device. `node::kinds` has the calls that it has in common with IPoIB.
+/// A plain interface and its device. `node::kinds` has the methods that IPoIB interfaces have, too.
 pub(crate) struct PlainLink {
     control: PlainInterface,
     device: PlainDevice,
-    /// The addresses of neighbors, at a link of Ethernet.
+    /// The link addresses of neighbors, at an Ethernet interface.
     next_hops: Option<NextHops>,
     /// The addresses of the kernel's end.
     kernel_addresses: BTreeSet<(IpAddr, u8)>,
-    /// A refusal of the kernel, and when the request is repeated.
+    /// A refusal of the kernel, and when the request is repeated next.
     refused: Option<(KernelError, Time)>,
     ports: Vec<ControlSide>,
     state: Publisher<PortState>,
@@ -123,7 +123,7 @@ impl PlainLink {
         Ok((link, ports))
     }
 
-    /// Opens the device of Ethernet of an interface, with frames for each of its workers.
+    /// Opens the Ethernet device of an interface, with a frame queue for each worker.
     pub(crate) fn open_ethernet(
         now: Time,
         settings: &InterfaceSettings,
@@ -189,7 +189,8 @@ impl PlainLink {
         Ok(PortCore::new(now, number, side, memory))
     }
 
-    /// Sets the kernel's device as the interface is, or the interface as the device is.
+    /// Sets a TUN device to the state of the interface, or the interface to the state of an
+    /// Ethernet device.
     fn follow(&mut self, now: Time) {
         let Self { device, control, kernel_addresses, .. } = self;
         let followed = device.follow(now, control, kernel_addresses);
@@ -261,12 +262,12 @@ impl PlainLink {
         self.control.ethernet().is_none_or(|link| link.pending() == 0)
     }
 
-    /// Why the device cannot be used any more.
+    /// Why the device cannot be used any more, if it cannot.
     pub(crate) fn lost(&self) -> Option<PlainError> {
         self.device.failed().map(PlainError::Ethernet)
     }
 
-    /// The reason for which a port has ended.
+    /// The reason why a port has ended, if one has.
     pub(crate) fn failure(&self) -> Option<KernelError> {
         let lost = || KernelError::NoAnswer { operation: "pass packets by a device" };
         let ended = |port: &ControlSide| {
@@ -293,7 +294,7 @@ impl PlainLink {
         (0..).zip(&mut self.ports).map(bit).sum()
     }
 
-    /// Takes the carrier from the device, and ends all ports.
+    /// Clears the carrier of the device, and ends all ports.
     pub(crate) fn leave(&mut self, now: Time) {
         self.is_leaving = true;
         self.control.set_link(now, Some("it leaves".into()));
@@ -328,7 +329,8 @@ impl PlainLink {
             Setting::RemoveKernelAddress(ip) => {
                 self.kernel_addresses.retain(|(own, _)| *own != ip);
             }
-            // The node has its routers; the others are refused for this kind.
+            // The node handles routers, domains, filters and RPF. Other settings do not apply to
+            // this kind.
             _ => return true,
         }
         self.follow(now);

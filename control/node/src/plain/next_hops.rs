@@ -1,4 +1,5 @@
-//! The addresses of next hops at a link of Ethernet, as control writes them for workers.
+//! The link addresses of next hops at an Ethernet interface. Control writes them, and workers read
+//! them.
 
 use super::ethernet::NextHopAddresses;
 use pollux_dataplane::neighbor::{Peer, RouteTable};
@@ -17,8 +18,8 @@ pub(super) struct NextHops {
 impl NextHops {
     /// The seed must be secret.
     pub(super) fn new(seed: u64) -> Self {
-        // Groups of Ethernet are computed, so the table has none, and the partition does not
-        // matter.
+        // The addresses of Ethernet groups are computed, so the table has no groups, and its
+        // partition does not matter.
         let table = RouteTable::new(PKey::DEFAULT, Scope::LINK_LOCAL, seed);
         Self { table, peers: BTreeMap::new(), has_changed: false }
     }
@@ -33,7 +34,7 @@ impl NextHops {
         match (self.peers.get(&ip), address) {
             (Some(peer), Some(_)) => _ = self.table.set(*peer, address),
             (None, Some(_)) => {
-                // Without space, packets to it are sent by control.
+                // If the table is full, control sends the packets to this next hop.
                 let Some(peer) = self.table.add_peer(address) else { return };
                 match self.table.bind(ip, peer) {
                     true => _ = self.peers.insert(ip, peer),

@@ -24,13 +24,13 @@ use std::time::Duration;
 
 /// The longest interval between polls of commands.
 const TURN_EVERY: Duration = Duration::from_micros(20);
-/// How often counters are published.
+/// Interval of publications of counters.
 const COUNTERS_EVERY: Duration = Duration::from_millis(100);
 
 /// The device of a port: it moves packets between the kernel and the buffers of the port.
 pub(super) trait PlainDriver: Send {
-    /// Receives packets: those in transit into `transit`, in a node that forwards. Returns whether
-    /// there was anything to do.
+    /// Receives packets. In a node that forwards, packets in transit are added to `transit`.
+    /// Returns whether there was anything to do.
     fn receive(
         &mut self,
         core: &mut PortCore,
@@ -47,7 +47,7 @@ pub(super) trait PlainDriver: Send {
 }
 
 pub(crate) struct PlainPort {
-    // Dropped before `core`, whose drop reports to control that the descriptors are closed.
+    // Dropped before `core`: the drop of `core` reports to control that the descriptors are closed.
     driver: Box<dyn PlainDriver>,
     core: PortCore,
 }
@@ -140,7 +140,7 @@ impl PacketPort for PlainPort {
     fn woken(&mut self) {}
 }
 
-/// The part of a port that knows no device.
+/// The part of a port that does not depend on the device.
 pub(super) struct PortCore {
     id: PortId,
     number: u8,
@@ -148,7 +148,7 @@ pub(super) struct PortCore {
     small: Cache,
     large: Cache,
     small_bytes: usize,
-    /// Buffers belong to it.
+    /// Keeps the memory of the buffers.
     _memory: Arc<WorkerMemory>,
     pub(super) counters: PlainCounters,
     /// The access control list of arriving packets.
@@ -184,12 +184,13 @@ impl PortCore {
         self.side.state().mtu
     }
 
-    /// Whether counters are published to control now.
+    /// Whether it is time to publish the counters to control.
     pub(super) fn is_publication_due(&self, now: Time) -> bool {
         self.counters_due <= now
     }
 
-    /// Whether commands are to be polled now. The port ends here if its interface has left.
+    /// Begins a turn if one is due. Returns whether commands are to be polled. Ends the port if its
+    /// interface has left.
     pub(super) fn begins_turn(&mut self, now: Time) -> bool {
         self.taps.set_time(now);
         if self.has_failed || now < self.turn_at {
@@ -213,7 +214,7 @@ impl PortCore {
         self.side.poll()
     }
 
-    /// Before a sleep: publishes counters, and has the next poll take commands.
+    /// Prepares for a sleep: publishes counters, and makes the next poll read commands.
     pub(super) fn prepare_sleep(&mut self) {
         self.turn_at = Time::START;
         self.publish();
@@ -229,7 +230,7 @@ impl PortCore {
         self.has_failed = true;
     }
 
-    /// A buffer for a packet of this length, which it has.
+    /// A buffer that already has the length of the packet.
     pub(super) fn buffer(&mut self, bytes: usize) -> Option<Buf> {
         let cache = if bytes <= self.small_bytes { &mut self.small } else { &mut self.large };
         let mut buf = cache.alloc()?;
@@ -242,7 +243,7 @@ impl PortCore {
         }
     }
 
-    /// A buffer for the longest packet, with all of that length.
+    /// A buffer that already has the length of the longest packet.
     pub(super) fn longest_buffer(&mut self) -> Option<Buf> {
         let bytes = self.large.pool().config().buffer_bytes as usize - PACKET_OFFSET;
         self.buffer(bytes.max(self.small_bytes + 1))
@@ -257,9 +258,9 @@ impl PortCore {
         cache.free(buf);
     }
 
-    /// Passes a received packet on: to control, or to `transit`. A packet to a group of the link is
-    /// not forwarded (RFC 1812 5.3.4), unless it is to a group that is: control knows whether it is
-    /// ours.
+    /// Passes a received packet to control or to `transit`. A packet to a group of the link is not
+    /// forwarded (RFC 1812 5.3.4), unless its destination is a routed group. Control decides
+    /// whether it is for this node.
     pub(super) fn receive(
         &mut self,
         mut packet: Buf,
@@ -321,8 +322,8 @@ impl PortCore {
         }
     }
 
-    /// The action of the access control list, unless the packet passes. It does not apply to
-    /// protocols of the link.
+    /// The action of the access control list; `None` if the packet passes. Protocols of the link,
+    /// such as ARP, are exempt.
     fn refusal(
         &self,
         verdict: Verdict,
@@ -333,7 +334,7 @@ impl PortCore {
         Some(filter.decide(headers, packet)).filter(|action| *action != AclAction::Permit)
     }
 
-    /// Passes a packet to control, which asks for the address of its next hop.
+    /// Passes a packet to control, which resolves the address of its next hop.
     pub(super) fn unresolved(&mut self, packet: Buf, next_hop: IpAddr) {
         self.punt(packet, |packet| PlainEvent::Unresolved(packet, next_hop));
     }
@@ -363,7 +364,7 @@ impl PortCore {
     }
 }
 
-/// Whether packets to the destination may be forwarded to a group.
+/// Whether the destination is a multicast group beyond the link.
 fn is_of_routed_group(headers: &PacketHeaders, packet: &[u8]) -> bool {
     headers.destination(packet).is_some_and(is_routed_group)
 }

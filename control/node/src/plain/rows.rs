@@ -22,7 +22,7 @@ impl PlainLink {
         self.device.method()
     }
 
-    /// Its row, but for its names, state and addresses.
+    /// The row of the interface, without its names, state and addresses.
     pub(crate) fn status(&self, now: Time) -> InterfaceStatus {
         let (control, counters) = (&self.control, self.counters().collect::<Vec<_>>());
         InterfaceStatus {

@@ -1,4 +1,4 @@
-//! A queue of a TUN device as a port: the kernel's packets, in the worker's own buffers.
+//! The driver of a port at a queue of a TUN device.
 //!
 //! ```text
 //!   kernel --readv--> a long buffer --+-- a packet: its checksum is completed --> transit
@@ -6,10 +6,11 @@
 //!   batch --> packets of a flow, merged --writev: one unit--> kernel
 //! ```
 //!
-//! A packet is read into a long buffer, since its length is not known before. A short one is copied
-//! to a short buffer, and the long one serves the next read; a long one keeps it, so nothing of it
-//! is copied. A unit stays until all packets of it are taken: then the kernel's queue fills, and
-//! the kernel's senders wait, as at any device.
+//! A unit is a long TCP packet that still has to be segmented. The length of a packet is not known
+//! before it is read, so it is read into a long buffer. A short packet is copied to a short buffer,
+//! and the long buffer serves the next read; a long packet keeps the long buffer, and is not
+//! copied. The queue is not read before all packets of a unit are taken: meanwhile the kernel's
+//! queue fills, and the kernel's senders wait, as at any device.
 
 use super::counters::PortDrop;
 use super::port::{PlainDriver, PortCore};
@@ -28,25 +29,25 @@ use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-/// Bytes behind a long buffer, for the longest units: those are 65,535 bytes long.
+/// Bytes after a long buffer, for the longest units, which have 65,535 bytes.
 const SPILL_BYTES: usize = 64;
-/// The interval between looks at a queue that was empty: a look is a system call.
+/// Pause before an empty queue is read again: a read is a system call.
 const LOOK_EVERY: Duration = Duration::from_micros(2);
 
-/// A queue of a TUN device as the device of a port.
+/// The driver of a port at a queue of a TUN device.
 pub(super) struct TunDriver {
     queue: TunQueue,
     /// The buffer of the next read.
     landing: Option<Buf>,
     unit: Option<Unit>,
-    /// When an empty queue is looked at again.
+    /// When an empty queue is read again.
     look_at: Time,
-    /// Packets that leave as one.
+    /// Packets of a flow that will be sent as one unit.
     parts: Vec<Buf>,
     run: Option<TcpRun>,
 }
 
-/// A unit of which packets are left.
+/// A unit that has packets left.
 struct Unit {
     headers: TcpUnit,
     bytes: UnitBytes,
@@ -55,7 +56,7 @@ struct Unit {
 
 enum UnitBytes {
     Buffer(Buf),
-    /// It is longer than a buffer.
+    /// The unit is longer than a buffer.
     Long(Box<[u8]>),
 }
 
@@ -225,7 +226,7 @@ impl TunDriver {
     fn send_run(&mut self, core: &mut PortCore) {
         let bytes: usize = self.parts.iter().map(Buf::len).sum();
         if !core.taps.is_empty() {
-            // Merging writes the header of the first packet.
+            // This comes before merging, which changes the header of the first packet.
             self.parts.iter().for_each(|part| core.taps.offer(part.bytes()));
         }
         let Some((first, rest)) = self.parts.split_first_mut() else { return };
@@ -328,7 +329,7 @@ impl PlainDriver for TunDriver {
     }
 }
 
-/// Whether the kernel took this many packets. Those that it did not are counted.
+/// Whether the kernel took this many packets. If not, they are counted as drops.
 fn is_taken(core: &mut PortCore, written: &Result<TunWritten, KernelError>, packets: u64) -> bool {
     let drops = &mut core.counters.port_drops;
     match written {

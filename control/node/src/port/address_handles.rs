@@ -1,5 +1,5 @@
-//! A cache of address handles, by address. At the limit the oldest handle is destroyed; posted
-//! requests do not need it any more.
+//! A cache of address handles, by address vector. At the limit, the oldest handle is destroyed;
+//! posted requests do not need it any more.
 
 use pollux_verbs::{AddressVector, Ah, Device, Pd, VerbsError};
 

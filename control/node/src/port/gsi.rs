@@ -1,9 +1,10 @@
 //! The MAD transport of queue pair 1, the general services interface (IBA 13.5).
 //!
-//! MADs are copied to and from slots of one small memory: there are a few per second. Only an
-//! interface with many connections that goes down sends thousands. They wait for slots here, as
-//! many as control queues at once, so that none is lost. A failed queue pair is started again once
-//! the device has returned all requests; pending MADs are lost, as datagrams may be.
+//! MADs are copied to and from slots of a small memory, since there are only a few per second. An
+//! interface with many connections sends thousands when it goes down; they wait for slots. The
+//! queue holds as many as control queues at once, so that none is dropped. A failed queue pair is
+//! started again once the device has returned all requests; the MADs in them are lost, as any
+//! datagram may be.
 
 use super::MadDrops;
 use super::address_handles::AddressHandles;
@@ -23,16 +24,16 @@ use std::time::Duration;
 /// Posted receives: MADs that may arrive between two polls.
 const RECEIVES: usize = 128;
 const SENDS: usize = 64;
-/// Cached address handles: a peer gets several MADs.
+/// Maximum number of cached address handles. A peer usually gets several MADs.
 const HANDLES_MAX: usize = 64;
-/// MADs that wait for a slot, at most: more than CM and SA client queue together.
+/// Maximum number of MADs that wait for a slot: more than the CM and SA clients queue together.
 const WAITING_MAX: usize = 8192;
-/// Timeout of the device for returning all requests of a failed queue pair.
+/// Timeout for the device to return all requests of a failed queue pair.
 const BACK_MAX: Duration = Duration::from_secs(5);
 /// Bytes of a receive slot: a GRH and a MAD, rounded up to cache lines.
 const RECEIVE_BYTES: usize = 320;
 const SENDS_AT: usize = RECEIVES * RECEIVE_BYTES;
-/// The bit of sends in request identifiers; the rest is the slot.
+/// The bit that marks sends in request identifiers; the rest is the slot.
 const SEND: u64 = 1 << 32;
 /// The hop limit of responses (IBA 13.5.4.4).
 const HOP_LIMIT: u8 = 0xff;
@@ -138,7 +139,8 @@ impl Gsi {
         Ok(count > 0)
     }
 
-    /// Sends a MAD as soon as there is a slot. A refused MAD is lost; transactions retry.
+    /// Sends a MAD as soon as there is a slot. A MAD that the device refuses is lost; transactions
+    /// retry.
     pub fn send(&mut self, device: &mut dyn Device, envelope: &Envelope) {
         if self.waiting.len() < WAITING_MAX {
             self.waiting.push_back(*envelope);
@@ -185,7 +187,7 @@ impl Gsi {
         Sge { address: self.region.address + at as u64, bytes, lkey: self.region.lkey }
     }
 
-    /// Handles a completion. One of a request that is not outstanding is ignored.
+    /// Handles a completion. Completions of requests that are not outstanding are ignored.
     fn complete(
         &mut self,
         now: Time,

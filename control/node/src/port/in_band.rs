@@ -1,12 +1,13 @@
 //! The in-band MAD transport, for ports without InfiniBand management such as those of RoCE.
 //!
-//! **An extension that only Pollux implements.** An SA here answers control: everyone may join
-//! every group, and there is a path to every port, since a GID is enough on Ethernet. CM has no
-//! queue pair 1; its MADs go between the UD queue pairs of interfaces, as packets with their own
-//! EtherType ([`EtherType::IN_BAND_MAD`](pollux_wire::ethernet::EtherType::IN_BAND_MAD)).
+//! **An extension that only Pollux implements.** SA queries of control are answered here: a port
+//! may join every group, and has a path to every other port, since a GID is enough on Ethernet.
+//! There is no queue pair 1 for CM. CM MADs are sent between the UD queue pairs of interfaces, as
+//! packets with their own EtherType
+//! ([`EtherType::IN_BAND_MAD`](pollux_wire::ethernet::EtherType::IN_BAND_MAD)).
 //!
-//! Ethernet delivers a group only to network devices that joined it, so each attached group has a
-//! kernel socket that joined it and receives nothing.
+//! Ethernet delivers the packets of a group only to network devices that have joined it. Each
+//! attached group therefore has a kernel socket, which joins the group and receives nothing.
 
 use super::MadDrops;
 use pollux_control::ipoib::{DatagramAdjacency, PacketSource as Source, PortView};
@@ -32,9 +33,9 @@ const HOP_LIMIT: u8 = 64;
 const GROUP_HOP_LIMIT: u8 = 1;
 /// The packet lifetime: 17 is half a second.
 const LIFE_TIME: TimeCode = TimeCode(17);
-/// Connections whose remote interface is known, at most: more than there can be.
+/// Maximum number of connections with a known remote interface: more than there can be.
 const KNOWN_MAX: usize = 4096;
-/// Queued SA responses, at most; control has fewer queries at once.
+/// Maximum number of queued SA responses. Control has fewer queries at once.
 const ANSWERS_MAX: usize = 256;
 
 /// The remote port of a connection, and its local communication ID.
@@ -44,7 +45,7 @@ type Conversation = (Gid, CommId);
 pub struct InBand {
     port: u8,
     answers: VecDeque<Envelope>,
-    /// The remote interfaces of connections, for messages after the REQ; and their order of age.
+    /// The UD queue pairs of remote interfaces, for messages after the REQ, and their keys by age.
     known: BTreeMap<Conversation, Qpn>,
     known_by_age: VecDeque<Conversation>,
     network_device: Option<u32>,
@@ -65,13 +66,13 @@ impl InBand {
         }
     }
 
-    /// Replaces what a port without InfiniBand management does not have.
+    /// Sets the attributes that a port without InfiniBand management does not have.
     pub fn view(port: PortView) -> PortView {
         PortView { lid: LID, lmc: 0, sm_lid: LID, sm_sl: 0, ..port }
     }
 
-    /// Sends a MAD of control: answers SA queries, with this MTU of the port, and returns the
-    /// adjacency of CM messages.
+    /// Handles a MAD of control: answers an SA query, with this MTU of the port, or returns the
+    /// adjacency for a CM message.
     pub fn send(&mut self, envelope: &Envelope, mtu: Mtu) -> Option<DatagramAdjacency> {
         let adjacency = match MadHeader::read(&envelope.mad).map(|(header, _)| header.mgmt_class) {
             Ok(MgmtClass::SUBN_ADM) if self.answers.len() < ANSWERS_MAX => {
@@ -134,8 +135,8 @@ impl InBand {
         self.listeners.remove(&mgid);
     }
 
-    /// The adjacency of a CM message: a REQ goes to the interface in its service ID, later messages
-    /// to the same, and responses to the sender of the REQ.
+    /// The adjacency for a CM message: a REQ is sent to the interface in its service ID, later
+    /// messages to the same interface, and responses to the sender of the REQ.
     fn adjacency(&mut self, envelope: &Envelope) -> Option<DatagramAdjacency> {
         let global = envelope.peer.global?;
         let (header, body) = MadHeader::read(&envelope.mad).ok()?;
@@ -247,7 +248,7 @@ mod tests {
         InBand::new("no_such_device", 1)
     }
 
-    /// The reply of the SA client of control to the response.
+    /// The reply that the SA client of control makes of the response.
     fn ask(question: SaQuery) -> SaReply {
         let (mut in_band, now) = (in_band(), Time::START);
         let mut client = SaClient::new(SaConfig::default(), SeededRng::new(1));

@@ -8,13 +8,14 @@
 //!   interface -- PortHandle --+--> device: port state, and its events to all
 //! ```
 //!
-//! 1. this file: the port, and the choice of the MAD transport;
-//! 2. [`gsi`]: MADs by queue pair 1; [`umad`]: by libibumad, where queue pair 1 is the kernel's;
-//!    [`in_band`]: as packets, where there is no queue pair 1; `port_tables`: indices in tables;
-//! 3. `sharing`: the interface of a MAD at a port with several.
+//! 1. this file: the port, and the choice of its MAD transport;
+//! 2. [`gsi`]: MADs by queue pair 1; [`umad`]: by libibumad, where the kernel has queue pair 1;
+//!    [`in_band`]: as packets, where there is no queue pair 1; `port_tables`: indexes in the P_Key
+//!    and GID tables;
+//! 3. `sharing`: finds the interface of a MAD at a port with several interfaces.
 //!
-//! Why a lock: each interface owns its access to the port. One thread runs all of them, so it never
-//! waits for the lock.
+//! Why a lock: each interface owns its access to the port. One thread runs all interfaces of a
+//! port, so it never waits for the lock.
 
 pub(crate) mod address_handles;
 pub mod gsi;
@@ -42,19 +43,19 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use umad::{Umad, kernel_has_ipoib};
 
-/// Queued MADs of an interface, at most.
+/// Maximum number of queued MADs of an interface.
 const MADS_MAX: usize = 1024;
-/// Queued events of an interface, at most.
+/// Maximum number of queued events of an interface.
 const EVENTS_MAX: usize = 1024;
 
-/// How often a device without a wake source is polled for MADs and events.
+/// Interval of polls for MADs and events of a device without a wake source.
 const POLL_EVERY: Duration = Duration::from_millis(2);
 
 /// A port of one or several interfaces.
 #[derive(Clone)]
 pub struct DevicePort {
     inner: Arc<Mutex<Inner>>,
-    /// Those of the MAD transport and of the device: readable when there is input.
+    /// Descriptors of the MAD transport and of the device, readable when there is input.
     descriptors: Arc<[OwnedFd]>,
 }
 
@@ -65,7 +66,7 @@ pub struct PortHandle {
 }
 
 pub enum PortAccess {
-    /// It opens the port of this device for itself.
+    /// The interface opens the port of this device for itself.
     Alone(Opened),
     Shared(PortHandle),
 }
@@ -83,8 +84,8 @@ impl From<PortHandle> for PortAccess {
 }
 
 impl PortAccess {
-    /// The context of an interface in this partition. `connects` fails while another agent on this
-    /// host takes CM messages.
+    /// The context of an interface in this partition. With `connects`, this fails while another
+    /// agent on this host receives the CM messages.
     pub fn context(self, p_key: PKey, connects: bool) -> Result<PortHandle, VerbsError> {
         let context = match self {
             Self::Alone(opened) => DevicePort::new(opened)?.context(p_key)?,
@@ -113,7 +114,7 @@ struct Inner {
 enum Transport {
     /// Queue pair 1 (IBA 13.5).
     Gsi(Gsi),
-    /// Agents of the kernel, which has queue pair 1 of adapters on InfiniBand.
+    /// Agents of the kernel, which has queue pair 1 of InfiniBand adapters.
     Umad(Umad),
     /// Packets, where there is no InfiniBand management.
     InBand(InBand),
@@ -129,7 +130,7 @@ pub struct WorkerAccess {
     pub(crate) device: Box<dyn Device + Send>,
     pub(crate) port: u8,
     pub(crate) pd: Pd,
-    /// The fabric of the device, dropped after it.
+    /// The fabric of the device, which has to outlive it.
     pub(crate) fabric: Option<Arc<Embedded>>,
 }
 
@@ -154,8 +155,8 @@ impl DevicePort {
         Ok(Self { inner: Arc::new(Mutex::new(inner)), descriptors })
     }
 
-    /// A context for the interface of this partition, in place of an earlier interface there.
-    /// Without queue pair 1 there can be only one.
+    /// Returns the context for an interface of this partition. It replaces the context of an
+    /// earlier interface in the partition. A port without queue pair 1 can have only one.
     pub fn context(&self, p_key: PKey) -> Result<PortHandle, VerbsError> {
         let mut inner = self.lock();
         let state = ContextState {
@@ -178,14 +179,14 @@ impl DevicePort {
         Ok(PortHandle { port: self.clone(), number })
     }
 
-    /// Arms the device: input from now on ends a sleep, so the caller has to poll once more. A
-    /// device that refuses is polled.
+    /// Arms the device. Input from now on ends a sleep; the caller polls once more for earlier
+    /// input. A refusal is ignored.
     pub fn arm(&self) {
         let Inner { transport, device, .. } = &mut *self.lock();
         let _ = transport.cq().map(|cq| device.arm(cq, Arm::Any));
     }
 
-    /// The longest sleep, after that poll.
+    /// The longest sleep of the caller. A device without a wake source has to be polled.
     pub fn sleep_max(&self) -> Duration {
         self.lock().device.wake_source().map_or(POLL_EVERY, |source| source.longest)
     }
@@ -262,7 +263,7 @@ impl Inner {
         })
     }
 
-    /// Fails with an object that the device has lost and no interface can work without.
+    /// Fails if the device has lost an object that every interface needs.
     fn check_loss(&self, event: &AsyncEvent) -> Result<(), VerbsError> {
         let lost = |what, why| Err(VerbsError::Lost { what, why });
         match (event, &self.transport) {
@@ -319,13 +320,13 @@ impl PortHandle {
         Ok(busy || received.len() > before)
     }
 
-    /// Sends a MAD, or returns the adjacency by which it has to go as a packet.
+    /// Sends a MAD, or returns the adjacency by which the caller has to send it as a packet.
     pub fn send(&mut self, envelope: &Envelope) -> Option<DatagramAdjacency> {
         self.port.lock().send(self.number, envelope)
     }
 
-    /// The next event of the port. Fails if the device is lost, or a part of it without which no
-    /// interface can work. Each interface gets all events.
+    /// The next event of the port. Each interface gets all events. Fails if the device is lost, or
+    /// an object that every interface needs.
     pub fn async_event(&mut self) -> Result<Option<AsyncEvent>, VerbsError> {
         let inner = &mut *self.port.lock();
         while let Some(event) = inner.device.async_event() {
@@ -336,7 +337,7 @@ impl PortHandle {
         Ok(event)
     }
 
-    /// Drops of the MAD transport, of all interfaces at the port.
+    /// Drops of the MAD transport, which all interfaces at the port share.
     pub fn drops(&self) -> MadDrops {
         match &self.port.lock().transport {
             Transport::Gsi(gsi) => gsi.drops,
@@ -366,8 +367,8 @@ impl PortHandle {
         }
     }
 
-    /// Has the network deliver a group, where attaching a queue pair is not enough. Returns whether
-    /// that succeeded.
+    /// Makes the network deliver the packets of a group, where attaching a queue pair is not
+    /// enough. Returns whether that succeeded.
     pub(crate) fn subscribe(&mut self, mgid: Gid) -> bool {
         match &mut self.port.lock().transport {
             Transport::InBand(in_band) => in_band.subscribe(mgid),
@@ -384,8 +385,9 @@ impl PortHandle {
 }
 
 impl Transport {
-    /// The configured management, if there is any; otherwise queue pair 1 if the device gives it
-    /// out, the kernel's agents on InfiniBand, and packets elsewhere.
+    /// Chooses the configured management, if there is any. Without, packets are used at a port
+    /// without InfiniBand management, queue pair 1 if the device offers it, and else the kernel's
+    /// agents.
     fn choose(
         device: &mut dyn Device,
         port: u8,
@@ -444,7 +446,7 @@ impl Transport {
         None
     }
 
-    /// Prepares for CM messages. Fails while another agent takes them.
+    /// Prepares for CM messages. Fails while another agent receives them.
     fn accept_connections(&mut self) -> Result<(), VerbsError> {
         match self {
             Self::Umad(umad) => umad.accept_connections(),

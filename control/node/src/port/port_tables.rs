@@ -1,11 +1,11 @@
-//! Indices in the tables of a port: MADs name partitions and GIDs by their indices there.
+//! Indexes in the tables of a port, by which MADs name partitions and GIDs.
 
 use pollux_verbs::Device;
 use pollux_wire::address::Gid;
 use pollux_wire::keys::PKey;
 
-/// The index of a partition in the P_Key table, preferably with full membership. The SA accepts
-/// index 0 from a port whose default partition is not configured yet.
+/// The index of a partition in the P_Key table; an entry with full membership is preferred. If the
+/// table does not have the default partition yet, its index is 0, which the SA accepts.
 pub(super) fn pkey_index(device: &dyn Device, port: u8, p_key: PKey) -> Option<u16> {
     let partition = p_key.partition();
     let entries = device.port(port).map_or(0, |port| port.pkeys);

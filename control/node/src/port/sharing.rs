@@ -1,12 +1,12 @@
-//! The interface of a MAD at a shared port.
+//! Finds the interface of a MAD at a port with several interfaces.
 //!
 //! - An SA response is for the interface whose number is in the upper half of the transaction ID.
 //! - A notice is for all interfaces; the first acknowledges it.
-//! - A REQ is for the interface of the partition in the REQ; other CM messages are for that of the
-//!   partition by which they were received.
+//! - A REQ is for the interface of the partition in the REQ; other CM messages are for the
+//!   interface of the partition in which they were received.
 //! - The first interface gets all other MADs, and refuses them.
 //!
-//! The port is one subscriber of the SA, so a subscription ends with the last interface that has
+//! The SA has the port as one subscriber, so a subscription ends with the last interface that has
 //! it.
 
 use pollux_control::mad::Envelope;
@@ -22,8 +22,8 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(super) struct Subscribers(BTreeMap<TrapNumber, BTreeSet<usize>>);
 
 impl Subscribers {
-    /// The response to an interface that ends a subscription which others still have. All other
-    /// MADs go to the SA.
+    /// The response to an interface that ends a subscription while other interfaces have it. `None`
+    /// for all other MADs, which are sent to the SA.
     pub(super) fn answer(&mut self, number: usize, envelope: &Envelope) -> Option<Envelope> {
         let mut mad = SaMad::parse(&envelope.mad);
         if mad.header.attribute_id != InformInfo::ID || mad.header.method != Method::SET {

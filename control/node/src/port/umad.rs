@@ -1,24 +1,26 @@
-//! The MAD transport by libibumad, for adapters on InfiniBand: their queue pair 1 is the kernel's.
+//! The MAD transport by libibumad, for InfiniBand adapters whose queue pair 1 belongs to the
+//! kernel.
 //!
 //! ```text
 //!   agent for the SA class: requests, their responses, and reports (notices) of the SA
 //!   agent for the CM class: all CM messages, which have one method (ComMgtSend, IBA 16.7.1)
 //! ```
 //!
-//! - **Retries** are control's. The kernel repeats nothing, but a response is dropped there unless
-//!   its request waits, so each request waits longer than control does (`RESPONSE_TIME`).
-//! - **Transaction IDs**: the kernel writes its number of the agent into the upper 32 bits of all
-//!   that is no response, and refuses a request whose lower 32 bits still wait. `Sent` has the
-//!   64-bit transaction ID of each request, and gives repetitions lower halves of their own.
-//! - **RMPP** is control's: each segment comes as a MAD. Kernels before 3.18 do not offer that, nor
-//!   does libumad2sim; there a response of several segments is lost, and no query of control needs
-//!   one.
-//! - **Several processes**: at a port, only one agent may take the requests of a class. Without the
-//!   CM class an interface has no connections ([`Umad::accept_connections`]). Where another process
-//!   takes reports, this one gets none: groups that appear are found by the next join.
-//! - **Groups** have ports as their members, not processes. Where the kernel's ib_ipoib is, a port
-//!   does not leave the groups of an interface, so that the kernel's interface keeps them: the SA
-//!   has the port as a member until it goes down.
+//! - **Retries**: control retries. The kernel does not repeat requests, but drops a response if no
+//!   request waits for it, so a request waits longer there than at control (`RESPONSE_TIME`).
+//! - **Transaction IDs**: the kernel writes the number of the agent into the upper 32 bits, except
+//!   for responses, and refuses a request if one with the same lower 32 bits waits. `Sent` has the
+//!   64-bit transaction ID of each request, and gives repetitions other lower halves.
+//! - **RMPP**: control assembles responses; each segment arrives as a MAD. Kernels before 3.18 and
+//!   libumad2sim do not offer that. They lose a response of several segments, but no query of
+//!   control needs one.
+//! - **Several processes**: at a port, only one agent can receive the requests of a class. Without
+//!   the CM class, an interface has no connections ([`Umad::accept_connections`]). If another
+//!   process receives the reports, this one gets none, and finds new groups only when it joins
+//!   again.
+//! - **Groups**: the members of a group are ports, not processes. If the kernel has ib_ipoib, a
+//!   port does not leave the groups of an interface, since the kernel's interface may need them:
+//!   the SA keeps the port as a member until it goes down.
 
 use super::MadDrops;
 use super::port_tables::{pkey_index, sgid_index};
@@ -38,9 +40,10 @@ use std::time::Duration;
 /// How long the kernel waits for a response: longer than control's longest timeout.
 const RESPONSE_TIME: UmadRetryPolicy =
     UmadRetryPolicy { timeout: Duration::from_secs(4), retries: 0 };
-/// Requests without a response, at most: more than the SA clients of a port have in that time.
+/// Maximum number of requests without a response: more than the SA clients of a port have in that
+/// time.
 const SENT_MAX: usize = 4096;
-/// MADs that are received in a row.
+/// Maximum number of MADs that are received in one poll.
 const BATCH: usize = 64;
 /// The step between the lower halves of one transaction ID (odd, so that all are reached).
 const REPEAT_STEP: u32 = 0x9e37_79b9;
@@ -50,14 +53,14 @@ pub struct Umad {
     sa: Agent,
     cm: Option<Agent>,
     sent: Sent,
-    /// Whether others at the port may be in our groups.
+    /// Whether the kernel may be in our groups, too.
     shares_groups: bool,
-    /// Responses to requests that are not sent to the SA.
+    /// Responses to requests that are answered here, and not sent to the SA.
     answers: Vec<Envelope>,
     pub(super) drops: MadDrops,
 }
 
-/// Whether the kernel may be in groups of InfiniBand ports here.
+/// Whether the kernel may have joined groups at InfiniBand ports.
 pub fn kernel_has_ipoib() -> bool {
     Path::new("/sys/module/ib_ipoib").exists()
 }
@@ -94,7 +97,7 @@ impl Umad {
         self.management.descriptor()
     }
 
-    /// Receives MADs. Returns whether there was anything to do. Fails if the port is gone.
+    /// Receives MADs. Returns whether there was anything to do. Fails if the port was removed.
     pub fn poll(
         &mut self,
         device: &dyn Device,
@@ -119,7 +122,7 @@ impl Umad {
         Ok(true)
     }
 
-    /// Sends a MAD. One that the kernel refuses is lost; transactions retry.
+    /// Sends a MAD. A MAD that the kernel refuses is lost; transactions retry.
     pub fn send(&mut self, device: &dyn Device, port: u8, envelope: &Envelope) {
         if let Some(answer) = self.answer(envelope) {
             return self.answers.push(answer);
@@ -159,7 +162,8 @@ impl Umad {
     }
 }
 
-/// Registers for the SA class: best with reports, and with RMPP by us.
+/// Registers for the SA class: with reports and with RMPP by control, or with less if that is
+/// refused.
 fn register_sa(management: &mut dyn ManagementPort) -> Result<Agent, VerbsError> {
     let methods: [&[Method]; 2] = [&[Method::REPORT], &[]];
     let choices = methods.into_iter().flat_map(|methods| {
@@ -278,20 +282,20 @@ impl Sent {
         low
     }
 
-    /// The transaction ID of a request that waits no more.
+    /// Removes a request, and returns its transaction ID.
     fn remove(&mut self, low: u32) -> Option<u64> {
         self.requests.remove(&low).map(|request| request.transaction_id)
     }
 
-    /// The kernel returned a request: there was no response.
+    /// Removes a request that the kernel has returned, because there was no response.
     fn forget(&mut self, request: &ReceivedMad<'_>) {
         if let Ok((header, _)) = MadHeader::read(request.datagram) {
             self.remove(header.transaction_id as u32);
         }
     }
 
-    /// The transaction ID of a request whose response comes in segments. Its repetitions are
-    /// forgotten: the transfer has this lower half.
+    /// The transaction ID of a request that is answered in segments. Its repetitions are forgotten,
+    /// since the transfer has this lower half.
     fn begin_transfer(&mut self, low: u32) -> Option<u64> {
         let transaction_id = self.requests.get(&low)?.transaction_id;
         self.requests

@@ -1,5 +1,5 @@
-//! The files of a port in a folder in the form of `/sys` that change while programs run: state,
-//! LIDs, rate, capabilities and counters, as the fabric has them.
+//! The files of a port that change while programs run: state, LIDs, rate, capabilities and
+//! counters, with the values of the fabric. They are in a folder in the form of `/sys`.
 
 use crate::admin::client::{AskError, Client};
 use crate::admin::request::AdminRequest;
@@ -11,13 +11,13 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// The longest wait for a fabric that does not answer.
+/// Timeout for an answer of the fabric.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 const DOWN: u8 = 1;
 
 #[derive(Debug)]
 pub(super) struct PortFiles {
-    /// The folder of all files, in which new files are written.
+    /// The root folder. New files are written here before they replace others.
     root: PathBuf,
     /// The folder of the port.
     folder: PathBuf,
@@ -27,7 +27,7 @@ pub(super) struct PortFiles {
 }
 
 impl PortFiles {
-    /// `port` is the name of the port.
+    /// `port` is the device name of the port.
     pub(super) fn new(root: &Path, folder: PathBuf, port: &str) -> Result<Self, ProgramError> {
         let (socket, request) = port_request(port)?;
         Ok(Self { root: root.into(), folder, socket, request })
@@ -39,7 +39,7 @@ impl PortFiles {
         client.ask(&self.request, &mut |_, _| false)
     }
 
-    /// For a port whose fabric has ended: it is down, and the rest stays.
+    /// Marks the port as down, after its fabric has ended. All other files stay.
     pub(super) fn write_down(&self) -> io::Result<()> {
         self.put("state", &state_text(DOWN))
     }
@@ -63,7 +63,8 @@ impl PortFiles {
         Ok(())
     }
 
-    /// Replaces a file whose text is another, so that a reader finds all of one text.
+    /// Replaces a file if its text has changed. A reader sees the old text or the new one, never a
+    /// part.
     fn put(&self, name: &str, text: &str) -> io::Result<()> {
         let (file, text) = (self.folder.join(name), format!("{text}\n"));
         if fs::read_to_string(&file).is_ok_and(|old| old == text) {
@@ -81,7 +82,7 @@ pub fn port_request(name: &str) -> Result<(PathBuf, AdminRequest), ProgramError>
     Ok((address.path, AdminRequest::Port { node: address.node, port: address.port }))
 }
 
-/// As Linux writes it: number and name.
+/// The port state as Linux writes it: number and name.
 fn state_text(state: u8) -> String {
     let names = ["NOP", "DOWN", "INIT", "ARMED", "ACTIVE", "ACTIVE_DEFER"];
     format!("{state}: {}", names.get(usize::from(state)).unwrap_or(&"<unknown>"))

@@ -1,4 +1,4 @@
-//! The agent for CM messages at a port of a fabric: all of them, of all programs there.
+//! The agent for the CM messages of all programs at a port of a fabric.
 
 use super::RdmaCmServiceError;
 use pollux_control::ipoib::PortView;
@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
-/// The longest wait for the answer of the fabric, as so many waits.
+/// The wait for the answer of the fabric: at most this many waits, each this long.
 const ANSWER_WAITS_MAX: u32 = 50;
 const ANSWER_WAIT: Duration = Duration::from_millis(100);
 
@@ -23,7 +23,7 @@ pub(super) struct CmAgent {
 }
 
 impl CmAgent {
-    /// Registers the agent. Fails while another one at the port takes CM messages.
+    /// Registers the agent. Fails while another agent at the port receives CM messages.
     pub(super) fn open(name: &str, secret: u64, clock: &Clock) -> Result<Self, RdmaCmServiceError> {
         let port = AgentPort::open(name, secret, false, clock)
             .map_err(|error| RdmaCmServiceError::Agent(error.to_string()))?;
@@ -69,7 +69,7 @@ impl CmAgent {
         }
     }
 
-    /// Sends a message. One that does not fit is lost, and repeated.
+    /// Sends a message. A message that does not fit is lost, and repeated later.
     pub(super) fn send(&self, envelope: &Envelope, view: &PortView) {
         if let Some(mad) = to_mad(envelope, view, self.number) {
             let _ = self.port.send(&AgentMessage::Mad(mad));

@@ -1,5 +1,5 @@
-//! The host of programs with IP addresses: its IPoIB interface, and its connection manager, which
-//! is the kernel's `rdma_ucm` to the programs.
+//! A host with IP addresses for rdma-core programs: its IPoIB interface, and the connection manager
+//! that programs use in place of the kernel's `rdma_ucm`.
 //!
 //! ```text
 //!   programs --socket--> Programs --commands--> RdmaCm --CM messages--> CmAgent --> fabric
@@ -8,12 +8,12 @@
 //!                                 interface: ARP, ND, paths of the SA   --> fabric
 //! ```
 //!
-//! One thread has all of it, and sleeps while there is nothing to do. The interface answers ARP,
-//! ND and echo requests; no socket is behind it. An address is resolved by an echo request: the
-//! interface then has the port of its neighbor, and the path there.
+//! One thread runs all of it, and sleeps while there is nothing to do. The interface answers ARP,
+//! ND and echo requests, and has no sockets. An address is resolved by an echo request: after it,
+//! the interface knows the port of the neighbor, and the path to it.
 //!
-//! Why the interface is one of datagrams: connections of IPoIB are CM messages, too, and a port has
-//! one agent for them. Those of the programs need it.
+//! Why the interface has mode `ud`: IPoIB connections need CM messages, but a port has one agent
+//! for them, and the connections of programs need that agent.
 
 mod cm_agent;
 mod programs;
@@ -42,13 +42,13 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// How often an address is asked for again.
+/// Interval of echo requests to an address that is being resolved.
 const ASK_EVERY: Duration = Duration::from_secs(1);
-/// How often the state of the port and the addresses are read, beside when the interface changes.
+/// The longest sleep. The state of the port and the addresses are read after each.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
-/// How often a path that the SA has not told yet is looked for.
+/// The longest sleep while an address, or the path to it, is being resolved.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
-/// How long peers are told of the end of what they are connected to.
+/// The longest time for disconnecting peers at the end.
 const LEAVE_MAX: Duration = Duration::from_millis(500);
 const LEAVE_LOOK: Duration = Duration::from_millis(1);
 /// The longest wait until the interface is up and may use its addresses.
@@ -78,17 +78,17 @@ pub enum RdmaCmServiceError {
     Down(String),
 }
 
-/// The host of programs, until this is dropped.
+/// A host for programs, which runs until this is dropped.
 #[derive(Debug)]
 pub struct RdmaCmService {
-    /// Ends the thread.
+    /// Ends the thread once something is written to it.
     end: Arc<OwnedFd>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl RdmaCmService {
-    /// The host at this device, which is the port with this name and this secret, with these
-    /// addresses; the service is at the socket with this path.
+    /// Starts a host with these addresses at the device `opened`, which is the port `name` of the
+    /// group with this secret. Programs reach the connection manager at the socket `path`.
     pub(crate) fn start(
         (name, secret): (&str, u64),
         opened: Opened,
@@ -145,10 +145,11 @@ struct Host {
     cm: RdmaCm,
     agent: CmAgent,
     programs: Programs,
-    /// Addresses that are asked for: the echo request, and when the next is due.
+    /// Addresses that are being resolved: the pending echo request, and when the next one is due.
     asked: BTreeMap<IpAddr, (Option<EchoId>, Time)>,
     end: Arc<OwnedFd>,
-    /// Until it is up: what to notify, and the addresses that it waits for.
+    /// Until the host is up: the channel to notify, and the addresses that have to be usable by
+    /// then.
     up: Option<(SyncSender<()>, Vec<IpAddr>)>,
 }
 
@@ -182,7 +183,7 @@ impl Host {
         self.inline.interface.as_ref()
     }
 
-    /// Whether its owner has dropped it, or the fabric has ended.
+    /// Whether the service was dropped, or the fabric has ended.
     fn is_over(&self) -> bool {
         let mut fds = [PollFd::new(&self.end, PollFlags::IN)];
         let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -206,7 +207,7 @@ impl Host {
         busy
     }
 
-    /// Tells the connection manager of the host as it is now.
+    /// Passes the current state of the host to the connection manager.
     fn show_host(&mut self) {
         let Some(interface) = &self.inline.interface else { return };
         let Ok(port) = interface.port() else { return };
@@ -237,7 +238,7 @@ impl Host {
         busy
     }
 
-    /// Resolves the addresses that IDs wait for.
+    /// Resolves the addresses that CM IDs wait for.
     fn resolve(&mut self, now: Time) {
         let wanted = self.cm.wanted();
         let Some(interface) = &mut self.inline.interface else { return };
@@ -293,7 +294,7 @@ impl Host {
     }
 }
 
-/// What the interface knows of an address.
+/// The port of an address and the path to it, if the interface has resolved the address.
 fn resolved(interface: &IpoibLink, host: Option<&HostView>, to: IpAddr) -> Option<ResolvedAddress> {
     let host = host?;
     if host.addresses.contains(&to) {
@@ -305,7 +306,7 @@ fn resolved(interface: &IpoibLink, host: Option<&HostView>, to: IpAddr) -> Optio
     Some(ResolvedAddress { source, gid, path })
 }
 
-/// The path of messages to this very port, for which the SA need not be asked.
+/// The path from the port to itself, which needs no SA query.
 fn path_to_self(host: &HostView) -> Option<PathRecord> {
     let gid = *host.port.gids.first()?;
     Some(PathRecord {

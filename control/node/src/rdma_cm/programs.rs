@@ -1,14 +1,16 @@
-//! The programs at the service's socket: their commands, and the tokens of their events.
+//! The programs at the service's socket: their commands, and the tokens for their events.
 //!
 //! ```text
-//!   command: file 32 | the command as the program wrote it; file 0, with a descriptor: opens one
-//!   answer:  error number 32, or 0 | file 32 and tokens 32 to take back | the answer's bytes
-//!   token:   one byte at the descriptor of a file, for each event that it has got
+//!   command: file (32 bits) | the command as the program wrote it
+//!            file 0, with a descriptor: opens a file
+//!   answer:  error number or 0 | file | tokens to take back (32 bits each) | the answer's bytes
+//!   token:   one byte at the descriptor of a file, for each event of that file
 //! ```
 //!
-//! Messages have boundaries (SOCK_SEQPACKET); numbers are in the machine's order. A program has one
-//! connection, whose end is the end of the program; the end of a file's descriptor closes the file.
-//! No program can block the service: what does not fit is sent later, or ends the connection.
+//! The socket keeps the boundaries of messages (SOCK_SEQPACKET); numbers are in native byte order.
+//! A program has one connection, and has ended when the connection closes. A file closes when its
+//! descriptor does. No program can block the service: tokens that do not fit are sent later, and an
+//! answer that does not fit ends the connection.
 
 use pollux_control::rdma_cm::{
     COMMAND_BYTES_MAX, CommandAnswer, FileId, ProgramId, RdmaCm, RdmaCmError,
@@ -27,9 +29,9 @@ use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
-/// Programs that are connected at a time; others wait.
+/// Maximum number of connected programs; others wait.
 pub(super) const PROGRAMS_MAX: usize = 256;
-/// Commands of one program in a turn, so that all get theirs.
+/// Maximum number of commands of a program in one turn, so that all programs are served.
 const COMMANDS_PER_TURN: usize = 64;
 const HEAD_BYTES: usize = 4;
 
@@ -44,7 +46,7 @@ struct Program {
     files: BTreeMap<FileId, TokenSender>,
 }
 
-/// The end of a file at which its tokens are sent.
+/// The socket by which the tokens of a file are sent.
 struct TokenSender {
     fd: OwnedFd,
     /// Tokens that did not fit yet.
@@ -123,7 +125,7 @@ impl Programs {
         }
     }
 
-    /// What ends a sleep.
+    /// The descriptors that end a sleep.
     pub(super) fn poll_fds(&self) -> impl Iterator<Item = PollFd<'_>> {
         let accepts = self.connected.len() < PROGRAMS_MAX;
         let listener = accepts.then(|| PollFd::new(&self.listener, PollFlags::IN));
@@ -192,7 +194,7 @@ impl Program {
             (0, None) => Err(RdmaCmError::NoFile),
             (file, _) => cm.handle_command(now, id, FileId(file), command),
         };
-        // Tokens are there before the answer that takes some back.
+        // Tokens are sent before the answer, which may take some back.
         for (file, sender) in &mut self.files {
             sender.unsent = sender.unsent.saturating_add(cm.take_announcements(*file));
             sender.flush();
@@ -214,7 +216,7 @@ impl Program {
 }
 
 fn receive(socket: &OwnedFd) -> Received {
-    // A longer command is cut, and so refused.
+    // A longer command is truncated, and therefore refused.
     let mut bytes = [0; HEAD_BYTES + COMMAND_BYTES_MAX];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -235,7 +237,7 @@ fn receive(socket: &OwnedFd) -> Received {
             let (file, bytes) = (u32::from_ne_bytes(*file), command.to_vec());
             Received::Command { file, bytes, descriptor }
         }
-        // The end of the connection, too, is a message without bytes.
+        // The end of the connection is read as a message without bytes.
         None => Received::End,
     }
 }

@@ -1,17 +1,17 @@
 //! The protocol of a service manager such as systemd (sd_notify(3), sd_listen_fds(3)): a node
-//! reports its state and that it lives, and has descriptors kept for its successor.
+//! reports its state and that it is alive, and stores descriptors for the process after it.
 //!
 //! | message | when |
 //! |---|---|
 //! | `READY=1` | the admin socket listens, workers run, and each device and shadow was tried once |
-//! | `STATUS=` | with that, and whenever a count or a state of interfaces is another one |
+//! | `STATUS=` | with `READY=1`, and whenever the number or a state of interfaces changes |
 //! | `RELOADING=1`, `READY=1` | before and after a reload; the second has the result as `STATUS=` |
-//! | `WATCHDOG=1` | twice in the watchdog's time, if every worker has breathed since the last one |
-//! | `FDSTORE=1`, `FDSTOREREMOVE=1` | a shadow was made, or is gone |
+//! | `WATCHDOG=1` | twice per watchdog timeout, if every worker has breathed since the last one |
+//! | `FDSTORE=1`, `FDSTOREREMOVE=1` | a shadow was created, or was removed |
 //! | `STOPPING=1` | the node begins to leave its subnets |
 //!
-//! Why ready does not wait for interfaces that are up: without a cable or a subnet manager, the
-//! boot would wait, and then the manager would end the node.
+//! Why `READY=1` does not wait until interfaces are up: without a cable or a subnet manager, the
+//! boot would hang, and the manager would finally end the node.
 //!
 //! 1. [`notify_socket`]: messages to the manager;
 //! 2. [`watchdog`]: when to send `WATCHDOG=1`.
@@ -47,15 +47,15 @@ pub struct ServiceError {
 }
 
 impl ServiceManager {
-    /// The manager that the environment names. It takes the descriptors that this process was
-    /// given, so a second call has none of them.
+    /// The manager that the environment names. Takes the descriptors that this process inherited,
+    /// so a second call has none of them.
     #[expect(clippy::disallowed_methods, reason = "a manager speaks to services by environment")]
     pub fn from_environment() -> Result<Self, ServiceError> {
         Self::from_variables(|name| std::env::var(name).ok(), std::process::id())
     }
 
-    /// The same, with the environment as a function, of a process with this id. A variable that is
-    /// for another process, such as the parent of this one, counts for nothing.
+    /// Does the same, with the environment as a function, for a process with this ID. Variables for
+    /// another process, such as the parent of this one, are ignored.
     pub fn from_variables(
         variable: impl Fn(&str) -> Option<String>,
         process: u32,
@@ -82,7 +82,7 @@ impl ServiceManager {
     }
 }
 
-/// Descriptors with their names, of which a manager gives one for each.
+/// Pairs descriptors with their names, which a manager lists in the same order.
 fn named(all: Vec<Option<OwnedFd>>, names: &str) -> Vec<(String, OwnedFd)> {
     let names = names.split(':').chain(std::iter::repeat(""));
     names.zip(all).filter_map(|(name, fd)| Some((name.to_owned(), fd?))).collect()

@@ -1,8 +1,7 @@
 //! Messages to a service manager: datagrams to a Unix socket.
 //!
-//! A manager that does not read its socket delays the control thread for `SEND_MAX` a message,
-//! and never a worker. A message that is lost then is not repeated, except the one that the node is
-//! ready.
+//! If a manager does not read its socket, a message delays the control thread for up to `SEND_MAX`,
+//! but never a worker. The message is lost then. Only `READY=1` is repeated.
 
 use rustix::io::{Errno, IoSlice, retry_on_intr};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
@@ -18,7 +17,7 @@ use std::time::Duration;
 /// Timeout of a message for space in the manager's socket.
 const SEND_MAX: Duration = Duration::from_millis(250);
 
-/// The socket of a manager; without one, messages go nowhere.
+/// The socket of a manager. Without a manager, messages are discarded.
 #[derive(Debug, Default)]
 pub struct NotifySocket(Option<Manager>);
 
@@ -54,9 +53,9 @@ impl NotifySocket {
         let _ = self.send(&format!("STATUS={}", one_line(status)), None);
     }
 
-    /// Reports the begin of a reload; [`Self::ready`] ends it.
+    /// Reports the beginning of a reload; [`Self::ready`] ends it.
     pub fn reloading(&self) {
-        // The manager compares it with the time at which it asked (`Type=notify-reload`).
+        // The manager compares this time with that of its request (`Type=notify-reload`).
         let now = clock_gettime(ClockId::Monotonic);
         let micros = now.tv_sec * 1_000_000 + now.tv_nsec / 1000;
         let _ = self.send(&format!("RELOADING=1\nMONOTONIC_USEC={micros}"), None);
@@ -96,7 +95,7 @@ impl NotifySocket {
     }
 }
 
-/// A message has a line for each variable.
+/// A message has one variable per line, so a value cannot have several lines.
 fn one_line(text: &str) -> String {
     text.replace('\n', " ")
 }

@@ -6,15 +6,15 @@
 //!        one has not --> examined again a sixteenth of the time later, until it has
 //! ```
 //!
-//! So a worker that is stuck ends the messages, and the manager restarts the node. A worker that
-//! sleeps breathes ten times a second.
+//! If a worker is stuck, the messages end, and the manager restarts the node. A worker that sleeps
+//! breathes ten times a second.
 
 use pollux_verbs::time::Time;
 use std::time::Duration;
 
 #[derive(Debug)]
 pub struct Watchdog {
-    /// The manager's time.
+    /// The watchdog timeout of the manager.
     timeout: Duration,
     due: Time,
     /// The breaths of each worker at the last message.

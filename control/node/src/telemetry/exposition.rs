@@ -27,7 +27,8 @@ pub enum MetricKind {
     Gauge,
     /// A sum since the start. The names of its samples end with `_total`.
     Counter,
-    /// A constant 1 whose labels say something. The names of its samples end with `_info`.
+    /// A constant 1 with labels that have the information. The names of its samples end with
+    /// `_info`.
     Info,
 }
 
@@ -62,7 +63,7 @@ pub struct MetricFamily {
 }
 
 impl MetricFamily {
-    /// The name of its samples, which is also that of a query.
+    /// The name of the samples, by which queries find them.
     pub fn sample_name(&self) -> String {
         format!("{}{}", self.name, self.kind.suffix())
     }
@@ -109,7 +110,8 @@ impl Exposition {
         Self { format, text: String::with_capacity(bytes) }
     }
 
-    /// Writes the heading of a family; then its samples. Each family is written once.
+    /// Writes the heading of a family. The caller then adds the samples. Each family is written
+    /// once.
     pub fn family(&mut self, family: &MetricFamily) -> Samples<'_> {
         let (format, text) = (self.format, &mut self.text);
         let MetricFamily { name, kind, unit, help } = family;
@@ -139,7 +141,7 @@ pub struct Samples<'a> {
 }
 
 impl Samples<'_> {
-    /// Adds a sample. Labels differ from those of the other samples.
+    /// Adds a sample. Its labels have to differ from those of the family's other samples.
     pub fn add(&mut self, labels: &[(&str, &str)], value: impl Into<MetricValue>) -> &mut Self {
         self.text.push_str(&self.name);
         for (nth, (label, text)) in labels.iter().enumerate() {

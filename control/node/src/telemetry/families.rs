@@ -2,7 +2,7 @@
 //! base units, the unit at the end, no label that grows without bound.
 //!
 //! `control/node/schema/metrics.txt` is this list as programs see it; a test compares the two, so
-//! that a change of a name shows in review.
+//! that a change of a name shows in the diff.
 
 use super::exposition::{MetricFamily, MetricKind};
 

@@ -12,8 +12,8 @@
 //! 2. [`exposition`]: the writer of both formats;
 //! 3. `request`: the head of an HTTP request; [`server`]: the listener and its connections.
 //!
-//! Why it is written by hand: a scrape is one request and one text, and takes a few hundred lines
-//! without a thread, a runtime or a registry of counters beside those that exist.
+//! Why this is not a library: a scrape is one request and one text. That takes a few hundred lines,
+//! without a thread, a runtime, or a second registry of counters.
 
 pub mod exposition;
 pub mod families;

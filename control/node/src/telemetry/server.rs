@@ -7,12 +7,13 @@
 //!      +----------------- timeout, error, or newer connections: closed
 //! ```
 //!
-//! Nothing here blocks, and every state has a timeout. A turn makes a body at most once for each
-//! format; its clients share it. At the limit of connections the oldest is closed: a client on this
-//! machine gets its reply in the turn of its request, so the oldest is slow or silent.
+//! Nothing here blocks, and every state has a timeout. A turn makes the body of each format at most
+//! once, and its clients share the body. At the limit of connections, the oldest is closed: a
+//! client on this machine gets its reply in the turn of its request, so the oldest is slow or
+//! silent.
 //!
-//! Why a connection is not closed at once after its reply: unread bytes of the request would reset
-//! it, and the reply would be lost.
+//! Why a connection is not closed at once after its reply: with unread bytes of the request,
+//! closing would reset the connection, and the reply would be lost.
 
 use super::exposition::MetricsFormat;
 use super::request::{RequestError, read_request};
@@ -35,16 +36,16 @@ const HEAD_BYTES_MAX: usize = 4096;
 const REQUEST_TIME_MAX: Duration = Duration::from_secs(5);
 const REPLY_TIME_MAX: Duration = Duration::from_secs(10);
 const CLOSE_TIME_MAX: Duration = Duration::from_secs(1);
-/// The pause of accepting when the system has no descriptor.
+/// Pause of accepting after an error, such as a lack of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// Connections accepted, and reads of a connection that closes, in one turn.
+/// Maximum number of accepted connections, and of reads of a closing connection, in one turn.
 const STEPS_MAX: usize = 2 * SCRAPES_MAX;
 
 pub type MakeBody<'a> = &'a mut dyn FnMut(MetricsFormat) -> String;
 
 pub struct MetricsServer {
     listener: OwnedFd,
-    /// The file to be removed at the end.
+    /// The file of a Unix socket, which is removed at the end.
     path: Option<PathBuf>,
     /// The oldest first.
     connections: Vec<Scrape>,
@@ -112,7 +113,8 @@ impl MetricsServer {
                 Ok(stream) => self.add(now, stream, &mut bodies),
                 Err(Errno::WOULDBLOCK) => break,
                 Err(Errno::INTR | Errno::CONNABORTED) => {}
-                // No descriptor, or no memory: the listener would wake us in a loop.
+                // No descriptors, or no memory. The listener stays readable, and would wake the
+                // thread in a loop.
                 Err(_) => self.paused_until = Some(now + ACCEPT_PAUSE),
             }
         }
@@ -121,7 +123,7 @@ impl MetricsServer {
     fn add(&mut self, now: Time, stream: OwnedFd, bodies: &mut Bodies<'_>) {
         let state = ScrapeState::Reading(Vec::new());
         let mut scrape = Scrape { stream, until: now + REQUEST_TIME_MAX, state };
-        // Its request is mostly there already.
+        // The request has usually arrived already.
         if scrape.step(now, bodies).unwrap_or(false) {
             if self.connections.len() == SCRAPES_MAX {
                 self.connections.remove(0);
@@ -150,7 +152,7 @@ impl Bodies<'_> {
 }
 
 impl Scrape {
-    /// Continues with its state as far as possible. Returns whether the connection stays open.
+    /// Advances the connection as far as possible. Returns whether it stays open.
     fn step(&mut self, now: Time, bodies: &mut Bodies<'_>) -> Result<bool, Errno> {
         loop {
             let is_late = self.until <= now;
@@ -214,7 +216,7 @@ fn reply(request: Result<MetricsFormat, RequestError>, bodies: &mut Bodies<'_>) 
     ScrapeState::Writing(head, body, 0)
 }
 
-/// Writes as much of a reply as the socket takes. Returns whether that was the rest.
+/// Writes as much of a reply as the socket takes. Returns whether the reply is complete.
 fn write(stream: &OwnedFd, parts: [&str; 2], written: &mut usize) -> Result<bool, Errno> {
     let [head, body] = parts.map(str::as_bytes);
     while *written < head.len() + body.len() {
@@ -372,7 +374,7 @@ mod tests {
         assert_eq!(all.server.connections.len(), SCRAPES_MAX);
         assert_eq!(silent[0].read(&mut [0]).ok(), Some(0), "the oldest");
         assert!(all.ask(GET).ends_with("xxxxx"));
-        // That one may have needed space, too.
+        // The last request may have closed another silent connection.
         let (before, others) = (all.bodies, &mut silent[2..]);
         others.iter_mut().for_each(|one| one.write_all(GET.as_bytes()).expect("space"));
         let served = others.iter_mut().map(|one| all.reply(one, Time::START));

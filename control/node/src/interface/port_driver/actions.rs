@@ -1,8 +1,8 @@
-//! Actions of control, at the device and in the tables.
+//! Carries out actions of control, at the device and in the tables.
 //!
-//! Control gets an event for a refused connection, and retries after a pause. Without its UD queue
-//! pair an interface fails, and is opened again. All other refused actions are kept with the
-//! reason, and retried every second.
+//! If the device refuses an action on a connection, control gets an event, and retries after a
+//! pause. If it refuses to start or stop the UD queue pair, the interface fails, and is opened
+//! again. All other refused actions are kept with the reason, and retried every second.
 //!
 //! Why address handles are destroyed later: readers may still have an older route table that names
 //! them.
@@ -39,7 +39,8 @@ impl Subject {
     }
 }
 
-/// Whether an action undoes another, and so is complete if that one was refused.
+/// Whether an action undoes an earlier one. If the earlier one was refused, nothing is left to
+/// undo.
 const fn undoes(action: &Action) -> bool {
     matches!(
         action,
@@ -146,7 +147,7 @@ impl PortDriver {
         self.peers.get(&peer).copied()
     }
 
-    /// Starts the netdev, or changes its link; for another partition it has to stop first.
+    /// Starts the netdev, or changes its link. For another partition, it stops first.
     fn start(&mut self, link: LinkProperties) -> Result<(), VerbsError> {
         let was = self.link.replace(link);
         let same_partition = was.is_some_and(|was| was.pkey_index == link.pkey_index);
@@ -159,7 +160,7 @@ impl PortDriver {
         }
     }
 
-    /// Sets the route of a peer. Without a handle or a connection it is unreachable.
+    /// Sets the route of a peer. Without a handle or a connection, the peer is unreachable.
     fn set_peer(&mut self, key: PeerKey, adjacency: &Adjacency) -> Result<(), VerbsError> {
         let known = match self.known(key) {
             Some(known) => known,

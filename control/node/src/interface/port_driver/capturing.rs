@@ -1,4 +1,4 @@
-//! Captures at a port driver. Without any, a batch costs one test.
+//! Captures at a port driver. Without a capture, a batch costs one test.
 
 use super::PortDriver;
 use pollux_dataplane::capture::CaptureEvent;

@@ -1,5 +1,5 @@
-//! The counters of a worker, as a value for another thread; and reports of the use of connections
-//! to control.
+//! The counters of a worker, copied for another thread, and reports to control about the use of
+//! connections.
 
 use super::{Counts, PortDriver};
 use pollux_control::ipoib::{ConnectionKey, QueuePairEvent};
@@ -8,8 +8,8 @@ use pollux_dataplane::reason::{ForwardDrops, PacketDrops, Refusals};
 use pollux_verbs::QpType;
 use std::collections::BTreeMap;
 
-/// Checks of a connection with the same oldest send before it fails. Checks are `USES_EVERY` apart,
-/// so a peer may pause for two seconds.
+/// A connection fails at this many checks that find the same oldest send as the check before.
+/// Checks are `USES_EVERY` apart, so a peer may pause for two seconds.
 const STALLED_MAX: u32 = 2;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -20,7 +20,7 @@ pub struct DriverCounters {
     pub forward_drops: ForwardDrops,
     pub counts: Counts,
     pub uses: BTreeMap<ConnectionKey, ConnectionUse>,
-    /// The reason for which an action of control is refused.
+    /// The reason why the device refuses an action of control.
     pub refused: Option<String>,
 }
 
@@ -29,7 +29,8 @@ pub(super) struct DriverConnection {
     pub(super) id: ConnectionId,
     /// Its counters at the last check.
     seen: ConnectionUse,
-    /// The oldest send that a reliable peer has not acknowledged, and the checks that found it.
+    /// The oldest send that a reliable peer has not acknowledged, and how many checks have found it
+    /// again.
     stalled: Option<(u32, u32)>,
 }
 
@@ -52,10 +53,10 @@ impl PortDriver {
         }
     }
 
-    /// Reports connections that were used since the last call, and fails reliable ones whose peers
-    /// have received nothing for long: a peer without posted receives would answer with RNR NAKs
-    /// forever, and keep buffers. Checks are counted instead of time, since this process may have
-    /// been stopped itself.
+    /// Reports connections that were used since the last call. Fails a reliable connection if its
+    /// oldest send stays unacknowledged: a peer that posts no receives would answer with RNR NAKs
+    /// forever, and block send buffers. Checks are counted instead of time, since this process may
+    /// have been stopped itself.
     pub fn report_uses(&mut self) {
         for (key, connection) in &mut self.connections {
             let id = connection.id;

@@ -1,7 +1,7 @@
-//! Events of the device and the netdev, and timeouts for what the device keeps.
+//! Events of the device and the netdev, and timeouts of requests that the device does not return.
 //!
-//! Every wait for the device has an end. When the device has lost an object without which the
-//! interface cannot work, the port driver ends, and the interface is opened again.
+//! Every wait for the device has a timeout. If the device loses an object that the interface needs,
+//! the port driver fails, and the interface is opened again.
 
 use super::{BACK_MAX, PortDriver};
 use pollux_control::ipoib::{ConnectionKey, QueuePairEvent};
@@ -21,12 +21,13 @@ impl PortDriver {
         self.device.wake_source()
     }
 
-    /// Takes the notification that ended a sleep. The next poll returns an error of the device.
+    /// Takes the notification that ended a sleep. If the device fails here, the next poll returns
+    /// the error.
     pub(in crate::interface) fn take_notification(&mut self) {
         let _ = self.device.wait(Duration::ZERO);
     }
 
-    /// Handles the events of queue pairs; those of the port are control's.
+    /// Handles the events of queue pairs. Control handles those of the port.
     pub(super) fn poll_device_events(&mut self) -> Result<bool, VerbsError> {
         let mut busy = false;
         while let Some(event) = self.device.async_event() {
@@ -75,7 +76,7 @@ impl PortDriver {
                 self.connections.remove(&ConnectionKey(peering.key));
                 (peering.key, QueuePairEvent::Ended)
             }
-            // `start_again` starts it once it has stopped.
+            // `start_again` starts the netdev once it has stopped.
             NetdevEvent::DatagramsFailed { .. } => return,
         };
         self.connection_events.push((ConnectionKey(key), event));
@@ -99,8 +100,8 @@ impl PortDriver {
         }
     }
 
-    /// Gives up connections whose end times out. Fails if the device does not end even those, or
-    /// keeps buffers of datagrams.
+    /// Gives up ending connections after a timeout. Fails if a connection that was given up does
+    /// not end either, or if the device keeps buffers of datagrams.
     pub(super) fn check_timeouts(&mut self, now: Time) -> Result<(), VerbsError> {
         const LATE: VerbsError =
             VerbsError::Lost { what: "queue pair", why: "the device does not return its requests" };

@@ -1,8 +1,8 @@
-//! The packet memory of a worker thread: one pool for all its ports, registered at the device of
-//! each. So a packet that arrives at one port is sent by another without a copy.
+//! The packet memory of a worker thread. All its ports share the memory, which is registered at the
+//! device of each port, so that a packet is forwarded from one port to another without a copy.
 //!
-//! A pool is made for a number of ports, so that each has the buffers of its receives and of its
-//! sends. A port beyond that number needs another pool, and packets between the two are copied.
+//! The memory is made for a number of ports, so that each has buffers for its receives and its
+//! sends. A port beyond that number needs another memory, and packets between the two are copied.
 
 use super::{CONNECTED_RECEIVES, CONNECTED_SENDS};
 use pollux_control::ipoib::connected::PeerConfig;
@@ -13,13 +13,13 @@ use pollux_wire::address::Guid;
 use pollux_wire::ip::ipoib::ip_mtu;
 use std::sync::Arc;
 
-/// Bytes of a datagram buffer: the largest MTU of a link.
+/// Length of a datagram buffer in bytes: the largest MTU of datagrams.
 const SMALL_BYTES: u32 = 4092;
 /// Buffers of each size that a port needs, for receives, sends and the stock.
 const SMALL_BUFFERS: u32 = 1024;
 const LARGE_BUFFERS: u32 = 512;
-/// A peer port can block a sixteenth of the receives, and by receiving nothing a third of the
-/// sends.
+/// Limits of the buffers that a peer port can block: a sixteenth of the receives, by messages that
+/// it does not finish, and a third of the send buffers, if it receives nothing.
 const _: () = {
     let of_port = PeerConfig::of(Guid(0)).connections_per_port_max as u32;
     assert!(16 * of_port <= CONNECTED_RECEIVES);

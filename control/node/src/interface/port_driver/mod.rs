@@ -1,10 +1,10 @@
 //! The port driver of a worker: a device, and all objects that the worker has there.
 //!
 //! A port driver collects input for control ([`Arrived`], `events`), carries out actions of control
-//! (`actions`), and sends packets ([`sending`]); the ports of a worker thread share [`memory`]. It
-//! decides nothing. A refusal by the device is a counted drop, or a state with a reason; the loss
-//! of the device ends the port driver. MADs, and the state of the port, are control's own
-//! ([`crate::port`]).
+//! (`actions`), and sends packets ([`sending`]). The ports of a worker thread share [`memory`]. It
+//! makes no decisions. If the device refuses an action or a packet, the result is a counted drop,
+//! or a state with a reason; if the device is lost, the port driver ends. Control itself handles
+//! MADs and the state of the port ([`crate::port`]).
 
 mod actions;
 mod capturing;
@@ -48,26 +48,27 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Receives in the SRQ of connections. A received message is copied at once, so a peer blocks only
-/// the receives that it has begun to fill: one per connection.
+/// the receives that its messages have begun to fill: one per connection.
 const CONNECTED_RECEIVES: u32 = 256;
-/// Outstanding sends of a connection, at most. Each peer is sent to by one connection.
+/// Maximum number of outstanding sends of a connection. All packets to a peer use one connection.
 const CONNECTED_SENDS: u32 = 64;
-/// Cached address handles of single packets of control.
+/// Maximum number of cached address handles, for packets of control that name no peer.
 const HANDLES_MAX: usize = 64;
 /// Timeout for a device to return the requests of a queue pair in ERR.
 const BACK_MAX: Duration = Duration::from_secs(5);
-/// Packets that wait for space in a send queue, at most.
+/// Maximum number of packets that wait for space in a send queue.
 const WAITING_MAX: usize = 256;
-/// Rejected packets that wait for control, at most: it has a rate limit for errors anyway.
+/// Maximum number of rejected packets that wait for control, which limits the rate of ICMP errors
+/// anyway.
 const FILTERED_MAX: usize = 64;
-/// Packets of control that wait behind those, at most: as many as the ring from control and its
-/// queue hold.
+/// Maximum number of packets of control that wait behind those: as many as the ring from control
+/// and the queue before it hold.
 const FRAMES_MAX: usize = 2048;
 
-/// Takes a packet to a local address, or to a group, if it is for a socket.
+/// Takes a packet to a local address or a group if a socket receives it. Returns whether it did.
 pub type Take<'a> = &'a mut dyn FnMut(&PacketHeaders, &[u8]) -> bool;
 
-/// Whether a socket took a packet without control.
+/// Offers a packet to sockets. Returns whether one took it.
 #[inline]
 pub(super) fn take_if_for_socket(received: &Received, take: Take<'_>) -> bool {
     let Received { packet, headers, verdict, .. } = received;
@@ -79,12 +80,12 @@ pub(super) fn take_if_for_socket(received: &Received, take: Take<'_>) -> bool {
     is_offered && take(headers, packet.bytes())
 }
 
-/// Whether a packet was received by a group, which this host has joined.
+/// Whether a packet arrived by a multicast group, which this host has joined.
 fn is_by_group(received: &Received) -> bool {
     matches!(received.from, RxSource::Datagram { group: Some(_), .. })
 }
 
-/// Whether a packet was received by a group, and is to one beyond the link.
+/// Whether a packet arrived by a multicast group, and its destination may be routed off the link.
 fn is_to_routed_group(received: &Received) -> bool {
     let Received { packet, headers, .. } = received;
     is_by_group(received) && headers.destination(packet.bytes()).is_some_and(is_routed_group)
@@ -121,7 +122,7 @@ impl Arrived {
 struct Known {
     peer: Peer,
     route: Route,
-    /// The address handle of its route, and its address.
+    /// The address handle of the route, and the vector of which it was made.
     handle: Option<(AddressVector, Ah)>,
 }
 
@@ -129,7 +130,7 @@ struct Known {
 pub struct PortDriverConfig {
     pub p_key: PKey,
     pub scope: Scope,
-    /// The receive MTU of connections, if there are any.
+    /// The receive MTU of connections; `None` without connections.
     pub message_bytes: Option<u32>,
 }
 
@@ -146,27 +147,27 @@ pub struct PortDriver {
     /// Connections that have received no packet yet.
     awaiting_first_packet: BTreeSet<ConnectionId>,
     attached: BTreeSet<(Gid, Lid)>,
-    /// Refused actions that are retried, and the reasons.
+    /// Refused actions, which are retried, and the reasons.
     undone: BTreeMap<Subject, (Action, VerbsError)>,
     /// A refused action without which the interface cannot work.
     broken: Option<VerbsError>,
     /// Ending connections and their timeouts, in order.
     leaving: VecDeque<(Time, ConnectionKey)>,
-    /// The timeout of the UD queue pair for a change of state.
+    /// When the UD queue pair has to have finished a change of state.
     settled_by: Option<Time>,
     handles: AddressHandles,
     /// Handles that a reader of an older route table may still use.
     retired: Vec<Ah>,
-    /// The link of the netdev, while it is to be started.
+    /// The link of the netdev; `None` if the netdev is to be stopped.
     link: Option<LinkProperties>,
     connection_events: Vec<(ConnectionKey, QueuePairEvent)>,
     /// Packets for control, with the reason.
     pub(super) punts: VecDeque<(Vec<u8>, PuntReason)>,
-    /// The access control list of arriving packets, and those that it rejected, for control.
+    /// The access control list for arriving packets, and packets that it rejected, for control.
     filter: Option<AclFilter>,
     pub(super) filtered: Vec<Vec<u8>>,
     waiting: VecDeque<Outgoing>,
-    /// Packets of control that found no space there.
+    /// Packets of control that found no space in `waiting`.
     frames: VecDeque<control::OutgoingPacket>,
     /// Packets for the next doorbell, and the packet that is being written.
     batch: Vec<Outgoing>,
@@ -184,7 +185,7 @@ pub struct PortDriver {
 /// Drops that the netdev does not count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Packets for other hosts, where forwarding is off.
+    /// Packets for other hosts, while forwarding is off.
     pub transit: u64,
     /// Packets without a buffer, or without space to wait.
     pub no_room: u64,
@@ -195,7 +196,7 @@ pub struct Counts {
 }
 
 impl PortDriver {
-    /// Creates all objects of a worker, stopped. The seed has to be secret.
+    /// Creates all objects of a worker. The netdev does not run yet. The seed has to be secret.
     pub fn new(
         access: WorkerAccess,
         terms: PortDriverConfig,
@@ -256,7 +257,8 @@ impl PortDriver {
         self.netdev.qpn()
     }
 
-    /// Adds another queue pair of this interface. Workers drop each other's packets to groups.
+    /// Registers the UD queue pair of another worker of this interface. Its multicast packets are
+    /// dropped as echoes.
     pub(super) fn add_sibling(&mut self, qpn: Qpn) {
         self.netdev.add_sibling(qpn);
     }
@@ -312,8 +314,8 @@ impl PortDriver {
         self.filter = filter;
     }
 
-    /// Drops the packets from an index on that the access control list does not permit, except
-    /// those of the protocols of the link.
+    /// Drops the packets from index `from` on that the access control list does not permit.
+    /// Protocols of the link, such as ARP, are exempt.
     fn filter(&mut self, packets: &mut Vec<Received>, from: usize) {
         let Self { filter: Some(filter), filtered, forward_drops, netdev, taps, .. } = self else {
             return;
@@ -337,7 +339,7 @@ impl PortDriver {
         }
     }
 
-    /// Whether a packet is for this host. Others are counted.
+    /// Whether a packet is for this host. Other packets are counted as drops.
     pub fn is_for_us(&mut self, received: &Received) -> bool {
         let is_for_us = received.verdict != Verdict::Transit || is_by_group(received);
         if !is_for_us {
@@ -357,8 +359,8 @@ impl PortDriver {
         })
     }
 
-    /// Moves the packets in transit from an index on into `transit`. A packet to a group that has
-    /// listeners on this host, too, is copied.
+    /// Moves the packets in transit from index `from` on into `transit`. A packet to a group that
+    /// also has listeners on this host is copied.
     pub(super) fn take_transit(
         &mut self,
         packets: &mut Vec<Received>,
@@ -381,7 +383,7 @@ impl PortDriver {
         }
     }
 
-    /// A copy of a packet in transit, unless no buffer is free, which is counted.
+    /// Copies a packet in transit. The lack of a buffer is counted.
     pub(super) fn copy(&mut self, packet: &Buf) -> Option<Buf> {
         let copy = self.netdev.copy(packet);
         if copy.is_none() {
@@ -394,7 +396,7 @@ impl PortDriver {
         self.netdev.recycle(received.packet);
     }
 
-    /// The name of a connection at control; `None` once it has ended.
+    /// The key by which control knows a connection; `None` once the connection has ended.
     pub fn key(&self, connection: ConnectionId) -> Option<ConnectionKey> {
         self.netdev.peering(connection).map(|peering| ConnectionKey(peering.key))
     }
@@ -404,7 +406,7 @@ impl PortDriver {
         pollux_dataplane::ipoib::LinkAttributes { pkey_index, qkey, lid, lmc, gid }
     }
 
-    /// Starts a netdev that has stopped and should not be.
+    /// Starts the netdev if it has stopped although it has a link.
     fn start_again(&mut self) -> Result<(), VerbsError> {
         match &self.link {
             Some(link) if self.netdev.is_stopped() => {

@@ -1,7 +1,7 @@
-//! Sending: packets of control, of the host, and the fast path of sockets.
+//! Sends packets of control and of the host; has the fast path of sockets.
 //!
-//! The netdev returns refused packets with the reason. At a full queue a packet waits; one without
-//! a route is punted to control; the rest is counted.
+//! The netdev returns refused packets with the reason. If the send queue is full, a packet waits.
+//! If a packet has no route, it is punted to control. All other refused packets are counted.
 
 use super::{FRAMES_MAX, PortDriver, Take, WAITING_MAX, take_if_for_socket};
 use pollux_control::beyond::TransitHop;
@@ -24,7 +24,7 @@ const BATCH_MAX: usize = 32;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotSent {
     NoIp,
-    /// It is longer than the MTU of its route, which is this.
+    /// The packet is longer than the MTU of its route, which is this many bytes.
     TooBig(u32),
     Full,
     Unreachable,
@@ -32,11 +32,11 @@ pub enum NotSent {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::interface) enum PuntReason {
-    /// It is of the host, and has no route as its destination is no next hop.
+    /// A packet of the host without a route: its destination is no known next hop.
     NoRoute,
-    /// It is in transit, and has no adjacency, or is longer than this MTU.
+    /// A packet in transit without an adjacency, or longer than this MTU.
     Transit(TransitHop, Option<u32>),
-    /// It is longer than the MTU of its route, which is this.
+    /// A packet longer than the MTU of its route, which is this many bytes.
     TooBig(u32),
 }
 
@@ -64,8 +64,7 @@ impl PortDriver {
         self.frames.len() < before
     }
 
-    /// Sends a packet of control by its present route. Failures for another reason than space are
-    /// counted.
+    /// Sends a packet of control by its present route. Counts failures, except a lack of space.
     fn send_frame(&mut self, frame: &OutgoingPacket) -> Result<(), NotSent> {
         if self.waiting.len() == WAITING_MAX {
             return Err(NotSent::Full);
@@ -80,7 +79,7 @@ impl PortDriver {
         sent
     }
 
-    /// Sends a packet of the host, or punts it without a route.
+    /// Sends a packet of the host, or punts it if it has no route.
     pub fn send_packet(&mut self, packet: &[u8]) -> Result<(), NotSent> {
         let (ether_type, to) = destination(packet).ok_or(NotSent::NoIp)?;
         let route = self.reader.refresh().route(to);
@@ -107,7 +106,8 @@ impl PortDriver {
         }
         let Some(mut buf) = self.netdev.buffer(packet.len()) else {
             return match route.mtu() {
-                // Buffers are as long as the largest MTU.
+                // Buffers hold the largest MTU, so a packet that fits no buffer may be too long for
+                // its route.
                 Some(mtu) if packet.len() > mtu as usize => self.punt_too_big(packet, mtu),
                 _ => Err(NotSent::Full),
             };
@@ -139,7 +139,7 @@ impl PortDriver {
         }
         let packet = outgoing.packet.bytes();
         let done = match (why, mtu) {
-            // Control opens another connection, or sends it as a datagram.
+            // Control opens another connection, or sends the packet as a datagram.
             (Refusal::Disconnected | Refusal::Stale, _) => self.punt(packet),
             (Refusal::TooBig, Some(mtu)) => self.punt_too_big(packet, mtu),
             _ => Err(NotSent::Unreachable),
@@ -157,7 +157,7 @@ impl PortDriver {
         Ok(())
     }
 
-    /// Moves packets of the batch behind waiting ones of the same queue pair.
+    /// Moves packets of the batch to the waiting packets if the same queue pair has some there.
     pub(in crate::interface) fn queue_behind_others(&mut self) {
         let waiting = &self.waiting;
         let behind: Vec<_> = self.batch.extract_if(.., |one| is_behind(waiting, one)).collect();
@@ -170,7 +170,8 @@ impl PortDriver {
         self.pass_to_control(packet, PuntReason::NoRoute)
     }
 
-    /// Punts a packet that is too long. Control knows whether the MTU will grow.
+    /// Punts a packet that is too long. Control may have a larger MTU for it, or sends an ICMP
+    /// error.
     fn punt_too_big(&mut self, packet: &[u8], mtu: u32) -> Result<(), NotSent> {
         self.pass_to_control(packet, PuntReason::TooBig(mtu))
     }
@@ -183,9 +184,8 @@ impl PortDriver {
         Ok(())
     }
 
-    /// Sends waiting packets. Returns whether any was sent. Those for a full queue pair are not
-    /// tried, so that a stalled peer does not cost the other ports of the worker a walk over its
-    /// packets in each poll.
+    /// Sends waiting packets. Returns whether any was sent. Packets for a full queue pair are left
+    /// alone, so that a stalled peer costs the other ports of the worker little.
     pub(in crate::interface) fn send_waiting(&mut self) -> bool {
         let Self { waiting, netdev, .. } = self;
         if !waiting.iter().any(|one| netdev.has_space(&one.route)) {
@@ -209,7 +209,7 @@ impl PortDriver {
 }
 
 impl PortDriver {
-    /// Receives packets, for sockets first, and sends waiting ones.
+    /// Receives packets, offers them to sockets first, and sends waiting packets.
     #[inline(always)]
     pub(in crate::interface) fn poll_packets(
         &mut self,
@@ -235,7 +235,7 @@ impl PortDriver {
         Ok(busy)
     }
 
-    /// Drops the packets in transit from an index on that have a source of ours.
+    /// Drops the packets in transit from index `from` on that have one of our addresses as source.
     fn drop_spoofed(&mut self, packets: &mut Vec<Received>, from: usize) {
         let Self { own, forward_drops, netdev, .. } = self;
         let is_spoofed = |one: &mut Received| {
@@ -281,7 +281,7 @@ impl PortDriver {
         };
         let route = self.reader.refresh().route(to);
         if matches!(route, Route::Unknown | Route::Pending) {
-            // Earlier packets leave before.
+            // Earlier packets are sent first.
             self.flush();
             let punted = self.punt(packet.bytes());
             self.netdev.recycle(packet);
@@ -301,7 +301,8 @@ impl PortDriver {
         self.batch = batch;
     }
 
-    /// Sends the batch. Packets without space wait; without space to wait they are counted.
+    /// Sends the batch. Packets without space wait. If too many wait, packets are dropped and
+    /// counted.
     pub(in crate::interface) fn flush(&mut self) {
         if self.batch.is_empty() {
             return;
@@ -320,8 +321,8 @@ impl PortDriver {
 
 /// Forwarding.
 impl PortDriver {
-    /// Sends packets in transit, or punts those without a route or longer than its MTU. `used` gets
-    /// each next hop, once for a run of packets.
+    /// Sends packets in transit. Punts packets without a route, and packets longer than the MTU of
+    /// their route. `used` gets each next hop, once for a run of packets.
     pub(in crate::interface) fn forward(
         &mut self,
         batch: &mut Vec<TxPacket>,

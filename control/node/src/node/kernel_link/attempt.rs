@@ -1,11 +1,11 @@
-//! An object of the kernel that is opened again after a refusal.
+//! An object of the kernel that is opened again after a failure.
 
 use super::RETRY_EVERY;
 use crate::kernel::KernelError;
 use crate::node::notice::NodeNotice;
 use pollux_verbs::time::Time;
 
-/// An object of the kernel, or the time of the next attempt; and whether the failure was reported.
+/// An object of the kernel, or the time of the next attempt, and whether the failure was reported.
 pub(super) enum Attempt<T> {
     Running(T),
     Pending { at: Time, is_reported: bool },
@@ -26,7 +26,7 @@ impl<T> Attempt<T> {
         }
     }
 
-    /// The object that runs; opens it first when that is due.
+    /// Returns the object if it is open. Opens it first if an attempt is due.
     pub(super) fn open(
         &mut self,
         now: Time,

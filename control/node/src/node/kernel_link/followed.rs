@@ -17,15 +17,15 @@ pub(in crate::node) struct Followed {
     state: Attempt<KernelRouteWatch>,
     /// Changes that routing has not taken yet.
     update: KernelUpdate,
-    /// A mirror that was opened anew has not been read to its end yet: until then routing keeps the
-    /// routes that it has.
+    /// Whether the mirror was opened again and has not been read completely. Until then, routing
+    /// keeps its present routes.
     is_new: bool,
 }
 
 #[derive(Debug)]
 pub(in crate::node) enum KernelUpdate {
     Changes(Vec<KernelRouteChange>),
-    /// These are all routes.
+    /// All routes, which replace the earlier ones.
     All(BTreeMap<KernelRouteKey, KernelRoute>),
 }
 
@@ -92,7 +92,7 @@ impl Followed {
         }
     }
 
-    /// Follows the tables of a configuration, or none.
+    /// Follows the tables of `config`; `None` stops that.
     pub(super) fn update(
         &mut self,
         now: Time,

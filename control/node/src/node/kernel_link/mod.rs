@@ -1,5 +1,5 @@
-//! The kernel beside a node: shadows of its interfaces, and the routes that daemons put into a
-//! table of the kernel.
+//! The kernel beside a node: shadows of interfaces, and the routes that daemons install in the
+//! routing tables of the kernel.
 //!
 //! ```text
 //!   routing daemon <--> kernel <--> shadow of ib0 <--punt, inject--> interface ib0
@@ -7,17 +7,18 @@
 //!         +--routes--> table --netlink--> mirror --> `Routing`
 //! ```
 //!
-//! A shadow follows its interface: addresses, MTU and carrier. Packets to local addresses and
-//! groups are punted into it, and packets of the kernel leave by the interface, or by another one
-//! if the routes of the node say so. Groups that programs of the kernel join are joined
-//! at the interface. Packets in transit never get there, so the kernel forwards nothing twice.
+//! A shadow has the addresses, MTU and carrier of its interface. Packets to local addresses and
+//! groups are punted into it. Packets from the kernel leave by the interface, or by another
+//! interface if the routes of the node say so. When a program joins a group at the shadow, the node
+//! joins it at the interface. Packets in transit never reach the shadow, so the kernel does not
+//! forward them a second time.
 //!
-//! `followed` has the routes. A refusal of the kernel is a notice, and the request is repeated
-//! (`attempt`): the node forwards without it.
+//! `followed` has the routes. If the kernel refuses a request, the node reports a notice, repeats
+//! the request (`attempt`), and forwards meanwhile.
 //!
-//! A service manager keeps the descriptor of each shadow, so that a restart changes nothing of the
-//! kernel: the next process takes the shadows over. Until an interface is up again there, or
-//! [`TAKE_OVER_MAX`] is over, its shadow keeps its carrier, and no address is taken from it.
+//! A service manager keeps the descriptor of each shadow, so that the kernel's state survives a
+//! restart: the next process takes the shadows over. For [`TAKE_OVER_MAX`], no address of such a
+//! shadow is removed; for as long, the shadow keeps its carrier while its interface is not up.
 
 mod attempt;
 mod followed;
@@ -46,15 +47,16 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The pause between attempts at what the kernel refused.
+/// The pause before a request that the kernel refused is repeated.
 const RETRY_EVERY: Duration = Duration::from_secs(2);
-/// How long the shadow of an earlier process stays as it was while its interface is not up.
+/// How long a shadow from an earlier process keeps its addresses, and its carrier without an
+/// interface that is up.
 pub(super) const TAKE_OVER_MAX: Duration = Duration::from_secs(10);
-/// Packets of a shadow in one step, at most.
+/// Maximum number of packets of a shadow in one step, in each direction.
 const PACKETS_MAX: usize = 64;
 const PACKET_BYTES_MAX: usize = u16::MAX as usize;
 
-/// Before the device's name in the name by which a service manager keeps its descriptor.
+/// A service manager keeps the descriptor of a device by the device's name with this prefix.
 const KEPT_PREFIX: &str = "shadow-";
 
 pub(super) struct KernelLink {
@@ -69,13 +71,13 @@ pub(super) struct KernelLink {
 struct InterfaceShadow {
     device: String,
     state: Attempt<TunDevice>,
-    /// Groups that programs of the kernel listen to.
+    /// Groups that programs of this machine have joined at the shadow.
     groups: BTreeSet<IpAddr>,
-    /// The start of the interface at which those were joined.
+    /// Which start of the interface those groups were joined at.
     joined_at: u64,
-    /// Set while it is as an earlier process has left it.
+    /// Until when the device keeps the state of an earlier process, if it was taken over.
     taken_over_until: Option<Time>,
-    /// Whether the service manager has its descriptor.
+    /// Whether the service manager keeps a descriptor of the device.
     is_kept: bool,
 }
 
@@ -90,7 +92,7 @@ impl KernelLink {
         }
     }
 
-    /// Has a service manager keep shadows; `kept` are those of an earlier process, by device.
+    /// Makes a service manager keep shadows. `kept` has those of an earlier process, by device.
     pub(super) fn set_manager(
         &mut self,
         manager: Arc<NotifySocket>,
@@ -99,7 +101,7 @@ impl KernelLink {
         (self.manager, self.kept) = (manager, kept);
     }
 
-    /// Whether each shadow was opened, or the reason was reported for which it is not.
+    /// Whether each shadow was opened, or its failure was reported.
     pub(super) fn is_tried(&self) -> bool {
         let is_tried = |one: &InterfaceShadow| {
             !matches!(one.state, Attempt::Pending { is_reported: false, .. })
@@ -112,7 +114,7 @@ impl KernelLink {
         self.routes.watch().map(KernelRouteWatch::routes)
     }
 
-    /// Opens and closes shadows as configured, and has shadows follow their interfaces.
+    /// Opens and closes shadows as configured, and gives each the state of its interface.
     pub(super) fn update(
         &mut self,
         now: Time,
@@ -136,7 +138,7 @@ impl KernelLink {
                 .or_insert_with(|| InterfaceShadow::new(now, device, kept.remove(device)));
             shadow.update(now, name, interfaces.all.get_mut(name), manager, say);
         }
-        // Devices that the configuration of the earlier process had, and this one has not.
+        // Devices that the earlier process had, and this configuration has not.
         while let Some((device, _)) = kept.pop_first() {
             manager.drop_kept(&kept_name(&device));
         }
@@ -149,7 +151,7 @@ impl KernelLink {
         }
         let of_router = config.router.and_then(|router| router.kernel_table);
         let of_domains = config.domains.values().filter_map(|domain| domain.kernel_table);
-        // Routing knows the domain of each table.
+        // Routing finds the domain of a table itself.
         let tables = of_router.into_iter().chain(of_domains).map(|table| (table, table));
         let links = self.shadows.iter().map(|(name, one)| (one.device.clone(), name.clone()));
         let config = KernelRoutesConfig {
@@ -198,7 +200,8 @@ impl KernelLink {
 }
 
 impl InterfaceShadow {
-    /// A shadow that is to be opened, or taken over by the descriptor that an earlier process had.
+    /// A shadow that is to be opened, or that is taken over by the descriptor of an earlier
+    /// process.
     fn new(now: Time, device: &str, kept: Option<OwnedFd>) -> Self {
         let is_kept = kept.is_some();
         let take_over = |fd| TunDevice::take_over(fd, device, TunOptions::default());
@@ -218,7 +221,7 @@ impl InterfaceShadow {
         }
     }
 
-    /// Has the service manager close its descriptor, without which the device is gone.
+    /// Makes the service manager close its descriptor, so that the device can go away.
     fn drop_kept(&mut self, manager: &NotifySocket) {
         if std::mem::take(&mut self.is_kept) {
             manager.drop_kept(&kept_name(&self.device));
@@ -274,7 +277,7 @@ impl InterfaceShadow {
             let len = match shadow.queue().read(buffer) {
                 Ok(Some(len)) => len,
                 Ok(None) => break,
-                // The device was removed, so it is made anew.
+                // The device was removed, so it is created again.
                 Err(_) => {
                     *state = Attempt::Pending { at: now, is_reported: true };
                     return true;
@@ -293,8 +296,9 @@ impl InterfaceShadow {
     }
 }
 
-/// Gives a shadow the addresses, the MTU and the carrier of its interface. One that was just taken
-/// over loses nothing: the interface comes up, and detects duplicates of its addresses, only now.
+/// Gives a shadow the addresses, the MTU and the carrier of its interface. A shadow that was just
+/// taken over loses nothing, since its interface, with duplicate address detection, is only
+/// starting.
 fn follow(
     shadow: &mut TunDevice,
     interface: Option<&IpoibLink>,
@@ -315,7 +319,7 @@ fn follow(
     if is_to_come { Ok(()) } else { shadow.set_carrier(control.is_some()) }
 }
 
-/// The name by which a service manager keeps the shadow of this name.
+/// The name by which a service manager keeps the shadow `device`.
 fn kept_name(device: &str) -> String {
     format!("{KEPT_PREFIX}{device}")
 }
@@ -325,7 +329,7 @@ pub(super) fn kept_device(name: &str) -> Option<&str> {
     name.strip_prefix(KEPT_PREFIX)
 }
 
-/// Joins and leaves groups as programs of the kernel do.
+/// Joins and leaves the groups at the interface that programs join and leave at the shadow.
 fn set_groups(
     now: Time,
     groups: &mut BTreeSet<IpAddr>,

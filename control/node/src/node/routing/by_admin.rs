@@ -1,8 +1,8 @@
 //! Routes of administrators, by `pollux route`: they last until they are removed or the node ends.
 //!
-//! Why a configured route to the same prefix is no error but stands back: an administrator takes a
-//! prefix out of use at once, and puts it back as it was, without an edit of the file. The file
-//! cannot change such a route, so a reload does not change it either.
+//! Why such a route takes precedence over a configured route to the same prefix: an administrator
+//! can take a prefix out of use at once, and restore it later, without editing the file. The file
+//! does not have these routes, so a reload does not change them.
 
 use crate::admin::request::{RouteRequest, RouteVerb};
 use crate::config::{AddressSetting, DEFAULT_DOMAIN, NodeConfig, Prefix, RouteKind, RouteSettings};
@@ -23,12 +23,12 @@ impl AdminRoutes {
         self.routes.values()
     }
 
-    /// Changes with the routes.
+    /// A number that changes whenever the routes change.
     pub(super) const fn version(&self) -> u64 {
         self.version
     }
 
-    /// Makes a change. Returns it in words, with the consequence for a route of the configuration.
+    /// Makes a change. Returns a text about it, and one about its effect on a configured route.
     pub(in crate::node) fn change(
         &mut self,
         request: &RouteRequest,
@@ -138,7 +138,8 @@ const fn bits(ip: IpAddr) -> u8 {
     if ip.is_ipv4() { 32 } else { 128 }
 }
 
-/// A gateway that the file gives to an interface of the node in this domain, and its name.
+/// A gateway that is a configured address of an interface in this domain, with the interface's
+/// name.
 fn own_gateway<'a>(
     via: &[IpAddr],
     domain: &str,

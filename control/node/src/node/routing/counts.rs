@@ -1,7 +1,7 @@
 //! How many routes a node has, by domain, family and source, for metrics.
 //!
-//! Why they are counted by the first scrape after a change, and not by the change: a change costs
-//! what it changes, and a look at a million routes takes milliseconds.
+//! Why the first scrape after a change counts them, and not the change: the cost of a change must
+//! not depend on the number of routes, and counting a million routes takes milliseconds.
 
 use super::Routing;
 use super::routes::{RouteSource, protocol_name};
@@ -11,9 +11,10 @@ use std::collections::BTreeMap;
 #[derive(Clone, Debug, Default)]
 pub(in crate::node) struct RouteCounts {
     pub(in crate::node) routes: Vec<RouteCount>,
-    /// The domains with their routes in the FIB, one for each prefix, and groups of next hops.
+    /// For each domain, the number of routes in the FIB, one for each prefix, and of groups of next
+    /// hops.
     pub(in crate::node) installed: Vec<(String, usize, usize)>,
-    /// Versions of the tables that were published, and the last that was counted.
+    /// The number of versions of the tables that were published, and that number at the last count.
     pub(in crate::node) updates: u64,
     counted: u64,
 }
@@ -29,7 +30,7 @@ pub(in crate::node) struct RouteCount {
 }
 
 impl Routing {
-    /// Counts anew if routes have changed.
+    /// Counts again if routes have changed.
     pub(in crate::node) fn update_counts(&mut self) {
         let Self { own, kernel, input, installed, counts, .. } = self;
         if counts.counted == counts.updates {

@@ -1,7 +1,7 @@
 //! The route to an address, with its reason: `pollux route get`.
 //!
-//! Routes are looked up in those of [`Routing`], not in the FIB, which has no sources. The FIB is
-//! made of the same routes.
+//! The lookup uses the routes of [`Routing`], since the FIB, which is made of them, has no sources
+//! of routes.
 
 use super::input::Domain;
 use super::next_hops::HopGroup;
@@ -75,8 +75,8 @@ impl Routing {
         RouteDecision { route, next_hops, ..decision(verdict, why) }
     }
 
-    /// The route that packets to an address use: of those with the longest prefix, the first that
-    /// can be used.
+    /// The route that packets to an address use: the first usable route to the longest prefix that
+    /// has a usable route.
     fn route_of(&self, domain: DomainId, address: IpAddr) -> Option<(&RouteKey, &Route)> {
         let bits = if address.is_ipv4() { 32 } else { 128 };
         (0..=bits).rev().find_map(|len| {

@@ -1,5 +1,5 @@
-//! The input of routes beside the kernel: interfaces and the configuration. These give the node's
-//! own routes, and the next hops that can be used.
+//! The input of routing, except routes of the kernel: interfaces and the configuration. The node's
+//! own routes and the usable next hops follow from it.
 
 use super::by_admin::AdminRoutes;
 use super::next_hops::{Gateway, SharedHops, UsableHops};
@@ -12,7 +12,7 @@ use pollux_dataplane::port::PortId;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// An interface as routes see it.
+/// The attributes of an interface that routes depend on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Link {
     pub(super) name: String,
@@ -23,11 +23,11 @@ pub(super) struct Link {
     pub(super) routers: Vec<IpAddr>,
     pub(super) acl_in: Option<String>,
     pub(super) acl_out: Option<String>,
-    /// Which sources it accepts.
+    /// The reverse path filter.
     pub(super) rpf: RpfMode,
 }
 
-/// All input of routes beside the kernel's.
+/// All input of routing, except routes of the kernel.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Input {
     pub(super) forwards: bool,
@@ -47,7 +47,7 @@ pub(super) struct Domain {
     kernel_table: Option<u32>,
 }
 
-/// A route of the node's own, before its next hops are looked up.
+/// A route of the node itself, before its next hops are looked up.
 pub(super) type OwnRoute = (RouteSource, RouteKind, SharedHops);
 
 impl Link {
@@ -74,10 +74,11 @@ impl Domain {
 }
 
 impl Input {
-    /// The routes that no daemon gave.
+    /// The routes of the node itself: connected routes, and those of administrators and the
+    /// configuration.
     pub(super) fn own_routes(&self, by_admin: &AdminRoutes) -> BTreeMap<RouteKey, OwnRoute> {
         let mut all = BTreeMap::new();
-        // Of two with one key, the first counts.
+        // Of two routes with the same key, the first is used.
         let mut add = |domain, to, rank, route| {
             all.entry(RouteKey { domain, to, rank }).or_insert(route);
         };
@@ -103,7 +104,8 @@ impl Input {
         for (nth, link) in up() {
             for router in &link.routers {
                 let any = Prefix { ip: unspecified(*router), len: 0 };
-                // Not with the others by this gateway, which may be at another port.
+                // The group is not shared with routes by the same gateway, whose link may be
+                // another one.
                 let shared = SharedHops::Router(link.port, *router);
                 let route = (RouteSource::Static, RouteKind::Unicast, shared);
                 add(link.domain, any, Rank::Router(nth), route);
@@ -132,7 +134,7 @@ impl Input {
         UsableHops::new(self.at_links(shared), |gateway| self.away.contains(gateway))
     }
 
-    /// The next hops of a group that are at the links of interfaces that are up.
+    /// The next hops of a group at interfaces that are up.
     fn at_links(&self, shared: &SharedHops) -> Vec<FibHop> {
         let link = |port: PortId| self.links.iter().find(|link| link.port == port && link.is_up);
         match shared {
@@ -148,14 +150,15 @@ impl Input {
         }
     }
 
-    /// The next hop of a gateway, if it is on the link of an interface of a domain that is up.
+    /// The next hop for a gateway, if an interface of the domain is up and has the gateway on its
+    /// link.
     pub(super) fn gateway(&self, domain: DomainId, gateway: IpAddr) -> Option<FibHop> {
         let mut up = self.links.iter().filter(|link| link.is_up && link.domain == domain);
         let link = up.find(|link| link.addresses.iter().any(|one| one.contains(gateway)))?;
         Some(hop(link, Some(gateway)))
     }
 
-    /// The next hop of a path of the kernel, if its interface is up.
+    /// The next hop for one of the kernel's next hops, if its interface is up.
     pub(super) fn kernel_hop(&self, one: &KernelHop) -> Option<FibHop> {
         let link = self.links.iter().find(|link| *link.name == *one.interface);
         let hop = hop(link.filter(|link| link.is_up)?, one.gateway);
@@ -172,7 +175,7 @@ impl Input {
     }
 }
 
-/// The kind and the next hops of a route of the kernel. These may be in other domains.
+/// The kind and the next hops of a route of the kernel. The next hops may be in other domains.
 pub(super) fn kernel_target(target: &KernelTarget) -> (RouteKind, SharedHops) {
     let (kind, hops) = match target {
         KernelTarget::Via(hops) => (RouteKind::Unicast, hops.clone()),

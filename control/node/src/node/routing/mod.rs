@@ -1,5 +1,5 @@
-//! Routing: from the routes of the configuration and the subnets of interfaces to the table that
-//! workers and control read.
+//! Routing: makes the table that workers and control read, from configured routes, the subnets of
+//! interfaces, and routes of the kernel.
 //!
 //! ```text
 //!   [[route]], router = ..., subnets of interfaces that are up --+-> routes --> Fib
@@ -13,14 +13,14 @@
 //! 3. [`next_hops`]: groups of next hops that routes share;
 //! 4. [`table`]: the FIB.
 //!
-//! A route by gateways is usable as far as gateways are on the link of an interface that is up.
+//! A route with gateways uses the gateways that are on the link of an interface that is up.
 //!
-//! Each routing domain has a FIB of its own. A route of a domain may lead into another one: its
-//! gateways are on links of that one, or the routes of that one are looked up in turn.
+//! Each routing domain has its own FIB. A route may lead into another domain: its gateways are on
+//! links of that domain, or the destination is looked up again there.
 //!
-//! A change costs what it changes, however many routes there are: one of the kernel's routes looks
-//! up the candidates of its prefix, and an interface that goes down changes the groups that lead
-//! there. Readers never wait.
+//! The cost of a change does not depend on the number of routes. A change of a kernel's route looks
+//! up the candidates for its prefix, and an interface that goes down changes the groups of next
+//! hops that use it. Readers never wait.
 
 mod acls;
 pub(super) mod by_admin;
@@ -60,7 +60,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use table::{DomainRoutes, InstalledRoutes, PortRules, RoutingTable, Target};
 
-/// How often gateways are asked for that do not answer.
+/// Interval of address resolution for gateways that do not answer.
 const ASK_EVERY: Duration = Duration::from_secs(1);
 
 pub(super) struct Routing {
@@ -76,12 +76,13 @@ pub(super) struct Routing {
     table: Arc<RoutingTable>,
     publisher: Publisher<RoutingTable>,
     ports: BTreeMap<String, PortId>,
-    /// When gateways that do not answer are asked for again.
+    /// When gateways that do not answer are resolved again.
     ask_at: Time,
     pub(super) counts: RouteCounts,
-    /// The seed of the hashes of flows: workers and control choose the same next hops.
+    /// The seed of flow hashes. It is the same for workers and control, which choose the same next
+    /// hops.
     flow_seed: u64,
-    /// The ICMP errors of all interfaces.
+    /// The rate limit of ICMP errors, shared by all interfaces.
     errors: ErrorBudget,
 }
 
@@ -91,7 +92,7 @@ impl Routing {
         self.input.forwards
     }
 
-    /// Without routes, for this many workers, which hash flows with this seed.
+    /// Creates routing without routes, for this many workers, which hash flows with this seed.
     pub(super) fn new(workers: usize, flow_seed: u64) -> Self {
         let table = RoutingTable::default();
         Self {
@@ -125,7 +126,7 @@ impl Routing {
         self.publisher.reader()
     }
 
-    /// The number of an interface, which it keeps as long as it is configured.
+    /// The port number of an interface. It stays the same as long as the interface is configured.
     pub(super) fn port(&mut self, name: &str) -> PortId {
         if let Some(port) = self.ports.get(name) {
             return *port;
@@ -136,7 +137,7 @@ impl Routing {
         port
     }
 
-    /// Publishes the routes if anything has changed that they depend on.
+    /// Updates the routes, and publishes them if their input has changed.
     pub(super) fn update(
         &mut self,
         now: Time,
@@ -204,7 +205,7 @@ impl Routing {
         true
     }
 
-    /// Domains have other numbers: routes of the node's own are all made anew.
+    /// Removes the routes of the node itself, which are made again after domains got other numbers.
     fn remove_own(&mut self, touched: &mut BTreeSet<Destination>) {
         let Self { own, kernel, groups, .. } = self;
         touched.extend(own.keys().chain(kernel.keys()).map(RouteKey::destination));
@@ -213,7 +214,7 @@ impl Routing {
         }
     }
 
-    /// Domains have other numbers: those of the kernel's routes change.
+    /// Gives the kernel's routes the new numbers of their domains.
     fn move_kernel(&mut self, touched: &mut BTreeSet<Destination>) {
         let Self { kernel, groups, input, installed, .. } = self;
         for (key, route) in std::mem::take(kernel) {
@@ -267,7 +268,7 @@ impl Routing {
             Link {
                 name: name.clone(),
                 port: self.port(name),
-                // One that is gone has no interfaces in a moment.
+                // A domain is missing if it was removed; its last interfaces are leaving then.
                 domain: Domain::find(domains, &named.settings.domain).unwrap_or_default(),
                 is_up: running.is_some_and(|one| one.is_up()) && named.leaving.is_none(),
                 addresses: subnets.map(|(ip, len)| Prefix { ip, len }).collect(),
@@ -280,8 +281,8 @@ impl Routing {
         interfaces.all.iter().map(link).collect()
     }
 
-    /// Gateways of several to one prefix that do not answer. They are asked for now and then, since
-    /// no packet is sent to them.
+    /// Gateways that do not answer, of groups with several next hops. No packet is sent to them, so
+    /// they are resolved at intervals.
     fn away(&mut self, now: Time, interfaces: &mut Interfaces) -> BTreeSet<Gateway> {
         let asks = self.ask_at <= now;
         if asks {
@@ -308,13 +309,14 @@ impl Routing {
         (!self.input.away.is_empty()).then_some(self.ask_at)
     }
 
-    /// Looks up the next hops of all groups anew, and notes the prefixes whose routes begin or
-    /// cease to be usable.
+    /// Looks up the next hops of all groups again. Adds the prefixes of routes that become usable
+    /// or unusable to `touched`.
     fn update_groups(&mut self, touched: &mut BTreeSet<Destination>) {
         let Self { groups, input, installed, .. } = self;
         let others = groups.update(|shared| input.hops(shared));
         for (id, _) in &others {
-            // A group without next hops keeps them in the FIB until its routes are gone.
+            // A group that has lost all next hops keeps them in the FIB until its routes are
+            // removed there.
             let hops = groups.hops(*id);
             if !hops.is_empty() {
                 installed.values_mut().for_each(|one| one.set_hops(*id, hops));
@@ -329,7 +331,7 @@ impl Routing {
         }
     }
 
-    /// Changes the routes that no daemon gave.
+    /// Changes the routes of the node itself to those of the current input.
     fn update_own(&mut self, now: Time, touched: &mut BTreeSet<Destination>) {
         let mut wanted = self.input.own_routes(&self.by_admin);
         for key in self.own.keys().copied().collect::<Vec<_>>() {
@@ -368,7 +370,7 @@ impl Routing {
     ) {
         let Self { kernel, groups, input, .. } = self;
         let Some(domain) = input.domain_of_table(key.table) else { return };
-        // The kernel has the subnets of shadows as routes of its own.
+        // Routes of the kernel's own, such as the subnets of shadows, are left out.
         let route = route.filter(|one| one.protocol != RouteProtocol::KERNEL).map(|one| {
             let (kind, shared) = kernel_target(&one.target);
             let group = groups.join(shared, |shared| input.hops(shared));
@@ -380,7 +382,7 @@ impl Routing {
         }
     }
 
-    /// Changes the routes of the kernel to these.
+    /// Replaces the routes of the kernel.
     fn replace_kernel(
         &mut self,
         now: Time,
@@ -398,7 +400,7 @@ impl Routing {
         all.iter().for_each(|(key, route)| self.set_kernel(now, key, Some(route), touched));
     }
 
-    /// Installs the first route to a prefix that can be used.
+    /// Installs the first usable route to a prefix.
     fn choose(&mut self, to: Destination) {
         let Self { own, kernel, groups, installed, input, .. } = self;
         let mut all = candidates([own, kernel], to);
@@ -413,14 +415,14 @@ impl Routing {
         }
     }
 
-    /// Hands packets for other interfaces to those. Returns whether there were any.
+    /// Passes packets on to the interfaces by which they leave. Returns whether there were any.
     pub(super) fn carry(&self, now: Time, interfaces: &mut Interfaces) -> bool {
         let all: Vec<_> = interfaces.running().flat_map(|one| one.poll_elsewhere()).collect();
         let is_any = !all.is_empty();
         for Elsewhere { interface, packet, what } in all {
             let link = self.input.links.iter().find(|link| link.port.0 == interface);
             let named = link.and_then(|link| interfaces.all.get_mut(&link.name));
-            // An interface that was removed since is a link that is down.
+            // If the interface was removed meanwhile, the packet is dropped.
             if let Some(Ok(interface)) = named.map(|named| &mut named.interface) {
                 interface.handle_elsewhere(now, packet, what);
             }
@@ -429,15 +431,15 @@ impl Routing {
     }
 }
 
-/// Changes a route, and returns whether it is another one than before. A new route has joined its
-/// group already.
+/// Sets or removes a route. Returns whether that changes it. The caller has added a new route to
+/// its group already.
 fn set(routes: &mut Routes, groups: &mut HopGroups, key: RouteKey, route: Option<Route>) -> bool {
     let before = routes.get(&key).copied();
     let what = |route: Option<Route>| route.map(|one| (one.source, one.kind, one.group));
     let is_other = what(before) != what(route);
     match route {
         Some(route) if is_other => _ = routes.insert(key, route),
-        // Two have joined, and one is there.
+        // The route is the same, so it has joined its group twice.
         Some(route) => groups.leave(route.group),
         None => _ = routes.remove(&key),
     }
@@ -447,7 +449,7 @@ fn set(routes: &mut Routes, groups: &mut HopGroups, key: RouteKey, route: Option
     is_other
 }
 
-/// Where packets go by a route; nothing if it cannot be used.
+/// The target of packets by a route; `None` if the route cannot be used.
 fn target(groups: &HopGroups, route: &Route) -> Option<Target> {
     let is_usable = |group: &HopGroup| !group.hops.is_empty() || group.next_domain().is_some();
     match route.kind {

@@ -1,8 +1,8 @@
 //! Multicast routes: the tables that workers read, and the groups that interfaces join for them.
 //!
 //! An interface where packets to a group arrive is a full member of the group, since the link
-//! delivers a group to its members alone (RFC 4391 5, 10). An interface where they leave joins to
-//! send when the first of them does.
+//! delivers packets only to members (RFC 4391 5, 10). An interface where packets leave joins as a
+//! send-only member when the first packet leaves.
 
 use super::super::opening::{ConfiguredInterface, Interfaces};
 use super::input::{Domain, Input, Link};
@@ -18,17 +18,16 @@ use std::sync::Arc;
 #[derive(Default)]
 pub(super) struct Multicast {
     configured: Vec<MulticastSettings>,
-    /// The interfaces for which tables and groups were made: name, port and domain.
+    /// The interfaces for which tables and groups were made: name, port and domain name.
     links: Vec<(String, PortId, String)>,
     forwards: bool,
     tables: Arc<[MulticastTable]>,
-    /// The groups whose packets arrive at interfaces.
+    /// For each interface, the groups whose packets arrive there.
     groups: BTreeMap<String, Arc<BTreeSet<IpAddr>>>,
 }
 
 impl Multicast {
-    /// Makes the tables and groups anew, if anything has changed that they depend on. Returns
-    /// whether it has.
+    /// Rebuilds the tables and groups if their input has changed. Returns whether it has.
     pub(super) fn update(&mut self, config: &NodeConfig, input: &Input) -> bool {
         let is_same_link = |((name, port, domain), link): (&(String, PortId, String), &Link)| {
             (name, *port) == (&link.name, link.port) && domain == input.domain_name(link.domain)
@@ -55,7 +54,7 @@ impl Multicast {
         for one in self.configured.iter().filter(|_| self.forwards) {
             groups.entry(one.from.clone()).or_default().insert(one.group);
         }
-        // Interfaces whose groups are the same keep them, and compare no more than a reference.
+        // Unchanged groups keep their reference, which is all that interfaces then compare.
         let before = std::mem::take(&mut self.groups);
         let keep = |(name, groups): (String, BTreeSet<IpAddr>)| {
             let same = before.get(&name).filter(|before| ***before == groups).cloned();
@@ -65,7 +64,7 @@ impl Multicast {
         true
     }
 
-    /// A configured route, if it is of a domain.
+    /// A configured route in the form of the tables, if it is in this domain.
     fn route(&self, domain: &str, one: &MulticastSettings) -> Option<MulticastRoute> {
         let MulticastSettings { group, source, ref from, ref to, ttl_threshold } = *one;
         let port = |wanted: &str| {
@@ -81,7 +80,7 @@ impl Multicast {
         Arc::clone(&self.tables)
     }
 
-    /// Has interfaces join the groups whose packets arrive there, and leave others.
+    /// Makes interfaces join the groups whose packets arrive there, and leave others.
     pub(super) fn join_groups(&self, now: Time, interfaces: &mut Interfaces) {
         let none = Arc::default();
         for (name, named) in &mut interfaces.all {
@@ -108,7 +107,7 @@ impl Multicast {
         self.configured.iter().map(row).collect()
     }
 
-    /// The name of the domain that an interface is in; none once it is gone.
+    /// The name of the domain of an interface; empty once the interface is gone.
     fn domain_of(&self, interface: &str, input: &Input) -> String {
         let link = input.links.iter().find(|link| link.name == interface);
         link.map_or_else(String::new, |link| input.domain_name(link.domain).into())

@@ -1,10 +1,10 @@
 //! Groups of next hops that routes share, and which of them can be used.
 //!
-//! A route has the number of its group. An interface that goes down, or a neighbor that is gone,
-//! changes groups, and routes only where a group begins or ceases to have a next hop.
+//! A route refers to its group by number. If an interface goes down, or a gateway stops answering,
+//! groups change. Routes change only if a group gets its first next hop or loses its last.
 //!
-//! A gateway that does not answer gets no flows while another one of its group is there. It is
-//! asked for again and again, and gets its flows back when it answers.
+//! A gateway that does not answer gets no flows while another gateway of its group answers. It is
+//! resolved at intervals, and gets its flows back when it answers.
 
 use pollux_control::router::kernel_routes::KernelHop;
 use pollux_dataplane::fib::FibHop;
@@ -13,8 +13,9 @@ use pollux_dataplane::port::PortId;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-/// Identifies next hops that routes share: the link of a port, a router there, or all that a route
-/// names, of the configuration with the domain of these or of the kernel; or all of a domain.
+/// Identifies next hops that routes share: the link of a port; a default router at a port; the
+/// gateways of a configured route, and their domain; the next hops of a kernel's route; or the
+/// routes of another domain.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum SharedHops {
     Link(PortId),
@@ -24,17 +25,16 @@ pub(super) enum SharedHops {
     Domain(DomainId),
 }
 
-/// The next hops of a group that can be used.
+/// The usable next hops of a group.
 #[derive(Debug, Default)]
 pub(super) struct UsableHops {
     hops: Vec<FibHop>,
-    /// The gateways of all that are at a link that is up, if there are several.
+    /// The gateways of all next hops at links that are up, if there are several next hops.
     watched: BTreeSet<Gateway>,
 }
 
 impl UsableHops {
-    /// Of next hops at links that are up, those whose gateways are not known to be away; all, if
-    /// there is no other.
+    /// Leaves out next hops whose gateways do not answer, unless no next hop remains.
     pub(super) fn new(at_links: Vec<FibHop>, is_away: impl Fn(&Gateway) -> bool) -> Self {
         if at_links.len() < 2 {
             return Self { hops: at_links, watched: BTreeSet::new() };
@@ -47,22 +47,22 @@ impl UsableHops {
     }
 }
 
-/// The number of a group. None is used twice.
+/// The number of a group. Numbers are not reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct GroupId(u64);
 
 #[derive(Debug)]
 pub(super) struct HopGroup {
     pub(super) shared: SharedHops,
-    /// Those that can be used.
+    /// The usable next hops.
     pub(super) hops: Vec<FibHop>,
-    /// Gateways among which flows are shared, and which are asked for.
+    /// The gateways of the group, if it has several next hops.
     watched: BTreeSet<Gateway>,
     routes: usize,
 }
 
 impl HopGroup {
-    /// The domain whose routes are looked up in turn.
+    /// The domain in which the destination is looked up again.
     pub(super) const fn next_domain(&self) -> Option<DomainId> {
         match self.shared {
             SharedHops::Domain(domain) => Some(domain),
@@ -84,7 +84,7 @@ pub(super) struct HopGroups {
 }
 
 impl HopGroups {
-    /// The group of a further route; `hops` gives the next hops of a new group.
+    /// Returns the group for another route. `hops` returns the next hops of a new group.
     pub(super) fn join(
         &mut self,
         shared: SharedHops,
@@ -116,8 +116,8 @@ impl HopGroups {
         }
     }
 
-    /// Looks up the next hops of all groups anew. Returns the groups that have others now, and
-    /// whether each begins or ceases to have any.
+    /// Looks up the next hops of all groups again. Returns the groups that have changed, and
+    /// whether each got its first next hop or lost its last.
     pub(super) fn update(
         &mut self,
         hops: impl Fn(&SharedHops) -> UsableHops,
@@ -148,7 +148,7 @@ impl HopGroups {
         self.groups.get(&id)
     }
 
-    /// The next hops of a group that can be used.
+    /// The usable next hops of a group.
     pub(super) fn hops(&self, id: GroupId) -> &[FibHop] {
         self.groups.get(&id).map_or(&[], |group| &group.hops)
     }
@@ -178,7 +178,7 @@ mod tests {
         let both = vec![hop(1), hop(2)];
         let usable = UsableHops::new(both.clone(), |gateway| *gateway == gateways[1]);
         assert_eq!((usable.hops, usable.watched), (vec![hop(1)], gateways.into()));
-        // Without another one it is asked for by packets themselves.
+        // If no gateway answers, all are used, and packets to them start resolution.
         assert_eq!(UsableHops::new(both.clone(), |_| true).hops, both);
         let one = UsableHops::new(vec![hop(2)], |_| true);
         assert_eq!((one.hops, one.watched), (vec![hop(2)], BTreeSet::new()));

@@ -1,4 +1,4 @@
-//! Routes by what names them: the prefix, and the rank among several routes to one prefix.
+//! Routes and their keys: domain, prefix, and rank among the routes to that prefix.
 
 use super::next_hops::GroupId;
 use crate::config::{Prefix, RouteKind};
@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 
-/// Names a route. Keys of one prefix are in the order in which routes are preferred.
+/// Identifies a route. Keys with the same prefix are in the order of preference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::node) struct RouteKey {
     pub(super) domain: DomainId,
@@ -18,9 +18,8 @@ pub(in crate::node) struct RouteKey {
     pub(super) rank: Rank,
 }
 
-/// The preference among routes to one prefix: the subnet of an interface comes before one of
-/// administrators, then a configured one, and those of the kernel, of which the lowest metric comes
-/// first.
+/// The preference among routes to one prefix: subnets of interfaces, routes of administrators,
+/// configured routes, routes of the kernel by metric (lowest first), and default routers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::node) enum Rank {
     /// The subnet of the interface with this index.
@@ -47,17 +46,17 @@ pub(super) enum RouteSource {
     Kernel(RouteProtocol),
 }
 
-/// A route, but for its key.
+/// A route without its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Route {
     pub(super) source: RouteSource,
     pub(super) kind: RouteKind,
     pub(super) group: GroupId,
-    /// When it became what it is.
+    /// When the route last changed.
     pub(super) since: Time,
 }
 
-/// In the order of prefixes, and of preference to each.
+/// Routes in the order of domains, prefixes and preference.
 pub(super) type Routes = BTreeMap<RouteKey, Route>;
 
 impl RouteKey {
@@ -66,7 +65,7 @@ impl RouteKey {
         Self { domain, to, rank: Rank::Kernel { metric: key.metric, table: key.table } }
     }
 
-    /// Before all keys to a prefix, and after them.
+    /// The lowest and the highest key for a prefix.
     pub(super) const fn bounds((domain, to): Destination) -> (Self, Self) {
         let (first, last) = (Rank::Connected(0), Rank::Router(usize::MAX));
         (Self { domain, to, rank: first }, Self { domain, to, rank: last })
@@ -77,7 +76,7 @@ impl RouteKey {
     }
 }
 
-/// The object that routes compete for.
+/// A domain and a prefix. The routes to a destination compete.
 pub(super) type Destination = (DomainId, Prefix);
 
 /// All routes to a prefix, in the order in which they are preferred.
@@ -89,7 +88,7 @@ pub(super) fn candidates(
     merged(all.map(|routes| routes.range(first..=last)))
 }
 
-/// Both in the order of keys.
+/// Merges two sequences, each in the order of keys.
 pub(super) fn merged<'a>(
     all: [impl Iterator<Item = (&'a RouteKey, &'a Route)>; 2],
 ) -> impl Iterator<Item = (&'a RouteKey, &'a Route)> {
@@ -102,7 +101,7 @@ pub(super) fn merged<'a>(
     })
 }
 
-/// The prefix that comes first of all.
+/// The first of all destinations in the order of keys.
 pub(super) const FIRST: Destination =
     (DomainId(0), Prefix { ip: IpAddr::V4(Ipv4Addr::UNSPECIFIED), len: 0 });
 
@@ -117,7 +116,7 @@ impl fmt::Display for RouteSource {
     }
 }
 
-/// The name of iproute2 for an origin of routes of the kernel.
+/// The name that iproute2 has for the protocol of a kernel's route.
 pub(super) fn protocol_name(number: u8) -> String {
     match PROTOCOLS.iter().find(|(protocol, _)| protocol.0 == number) {
         Some((_, name)) => (*name).into(),
@@ -125,7 +124,7 @@ pub(super) fn protocol_name(number: u8) -> String {
     }
 }
 
-/// Origins of routes of the kernel, and their names in iproute2.
+/// Protocols of the kernel's routes, and their names in iproute2.
 const PROTOCOLS: [(RouteProtocol, &str); 10] = [
     (RouteProtocol::BOOT, "boot"),
     (RouteProtocol::STATIC, "static"),

@@ -1,5 +1,5 @@
-//! The routes for operators, in pages: by domain and prefix, and of each prefix in the order of
-//! preference.
+//! The rows of `pollux show routes`, in pages: by domain and prefix, and by preference for each
+//! prefix.
 
 use super::input::Input;
 use super::next_hops::{HopGroup, HopGroups, SharedHops};
@@ -17,7 +17,7 @@ use std::net::IpAddr;
 use std::ops::Bound;
 
 impl Routing {
-    /// The rows from this one on, as many as a page has.
+    /// A page of rows, from the cursor on.
     pub(in crate::node) fn page(&self, now: Time, from: Option<&Cursor>) -> Page {
         let first = match from.and_then(|from| from.after) {
             Some(RowKey::Route(domain, ip, len)) => {

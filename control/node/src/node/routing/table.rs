@@ -1,9 +1,9 @@
 //! The versions of the FIB that workers and control of a node read, and the changes from one to the
 //! next.
 //!
-//! Routes by the same gateways share a group of next hops, also while some of these are down: then
-//! the group changes, and only flows by those gateways move. It is the same for a route that gets
-//! other gateways, as far as it had them before.
+//! Routes by the same gateways share a group of next hops. If a gateway goes down, the group
+//! changes, and only flows by that gateway move. If a route gets other gateways, flows by the
+//! gateways that it keeps do not move.
 
 use super::next_hops::{GroupId, HopGroup, HopGroups};
 use crate::config::Prefix;
@@ -21,21 +21,22 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// Routes that the FIB of a domain has at most: those of the Internet, twice.
+/// Maximum number of routes in the FIB of a domain: twice the routes of the Internet.
 const ROUTES_MAX: usize = 2_500_000;
 
 /// The target of packets to a prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Target {
-    /// To a next hop of this group by flow. It has at least one, or it is all of a domain.
+    /// The group has at least one next hop, and a flow takes one of them; or the group is another
+    /// domain, in which the destination is looked up.
     Hops(GroupId),
     Rejected(FibTarget),
 }
 
-/// A version of the routes, as workers read it. A clone is two references.
+/// A version of the routes, as workers read it. A clone copies references only.
 #[derive(Clone, Debug, Default)]
 pub(in crate::node) struct RoutingTable {
-    /// Another one with every change.
+    /// Increases with every change.
     pub(in crate::node) version: u64,
     /// By [`DomainId`].
     domains: Arc<[Fib]>,
@@ -59,7 +60,7 @@ pub(in crate::node) struct PortRules {
 pub(in crate::node) struct DomainRoutes {
     pub(super) table: Arc<RoutingTable>,
     pub(super) domain: DomainId,
-    /// The seed of the hashes of flows, which workers have, too.
+    /// The seed of flow hashes, which workers have, too.
     pub(super) seed: u64,
     pub(super) errors: ErrorBudget,
 }
@@ -123,7 +124,7 @@ impl InstalledRoutes {
         }
     }
 
-    /// Routes, and groups of next hops, in the FIB.
+    /// The number of routes, and of groups of next hops, in the FIB.
     pub(super) fn counts(&self) -> (usize, usize) {
         (self.fib.routes(), self.groups.len())
     }
@@ -257,7 +258,7 @@ mod tests {
         [10, 0, 0, last].into()
     }
 
-    /// Routes whose groups have the hops that they are given.
+    /// Routes with groups that have the next hops of a test.
     struct Tried {
         groups: HopGroups,
         installed: InstalledRoutes,
@@ -270,7 +271,8 @@ mod tests {
             Self { groups, installed, routes: BTreeMap::new() }
         }
 
-        /// A route by gateways, of which each is at a port by its last byte.
+        /// Sets a route by gateways. Each gateway is at the port with the number of its last byte.
+        /// A route without gateways is a blackhole.
         fn set(&mut self, to: Prefix, gateways: Option<&[u8]>) {
             let before = self.routes.remove(&to);
             if let Some(last) = gateways {
@@ -292,7 +294,7 @@ mod tests {
             }
         }
 
-        /// Other next hops of the group of a route.
+        /// Gives the group of a route other next hops.
         fn set_hops(&mut self, to: Prefix, last: &[u8]) {
             let Some(Target::Hops(group)) = self.routes.get(&to) else { return };
             let hops: Vec<_> =
@@ -305,7 +307,7 @@ mod tests {
         }
     }
 
-    /// Where flows go; `None` of those without a port.
+    /// The ports of 256 flows; `None` for a flow without a port.
     fn ports(fib: &Fib, to: IpAddr) -> Vec<Option<u16>> {
         let port = |flow| match fib.look_up(to, || flow) {
             RouteTo::Port { port, .. } => Some(port.0),
@@ -314,7 +316,7 @@ mod tests {
         (0..256).map(port).collect()
     }
 
-    /// A version by differences is the same as one from nothing.
+    /// A version made by changes has the same routes as a version made from nothing.
     #[test]
     fn routes_are_installed_changed_and_removed() {
         let mut rng = SeededRng::new(5);
@@ -404,7 +406,7 @@ mod tests {
         for (before, after) in before.iter().zip(ports(&fib, two.ip)) {
             assert!(*before == after || *before == Some(3), "{before:?} to {after:?}");
         }
-        // Other gateways, of which one is the same.
+        // The route gets other gateways, and keeps one.
         let before = ports(&fib, one.ip);
         tried.set(one, Some(&[1, 4]));
         let fib = tried.publish();

@@ -1,5 +1,5 @@
-//! Tests of the transport at a port in memory, which does what the kernel does: it numbers agents,
-//! takes the upper half of transaction IDs, and refuses a second owner of a class.
+//! Tests of the transport at a port in memory that imitates the kernel: it numbers agents, and
+//! refuses a second agent for a class.
 
 use super::*;
 use pollux_fabric::null::NullDevice;
@@ -93,7 +93,7 @@ impl Bench {
         Self { kernel, umad, device: NullDevice::new() }
     }
 
-    /// Sends, and returns what the kernel got: with its number of the agent in the TID.
+    /// Sends a MAD, and returns what the kernel got: agent, destination, MAD and retry policy.
     fn send(
         &mut self,
         peer: MadAddress,
