@@ -2,8 +2,8 @@
 //! announcements (RFC 5227), inverse ARP (RFC 2390), and answers on behalf of registered hosts.
 //!
 //! Requests go to the broadcast group, or to the known address of a neighbor that is probed. Every
-//! reply goes to one link address by UD (RFC 4755 3), and carries our current link address. The
-//! interface queues a reply until it has a path to the requester.
+//! ARP reply goes to one link address by UD (RFC 4755 3), and carries our current link address. The
+//! interface queues it until it has a path to the requester.
 //!
 //! A link without multicast can have an address server, as in classical IP over ATM: hosts are
 //! registered at the server by configuration, and the server answers requests for them. On a link

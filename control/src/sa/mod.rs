@@ -1,4 +1,5 @@
-//! The SA client: SA queries for paths, multicast groups, and notices (IBA 15).
+//! The SA client. An SA query gets paths, joins a multicast group, or subscribes to notices (IBA
+//! 15).
 //!
 //! The caller sends a [`SaQuery`] under an ID of its choice. It gets one result, a [`SaReply`] or a
 //! [`SaError`], unless it cancels the query. Queries wait while the subnet administrator (SA) is

@@ -128,8 +128,8 @@ impl QueuePair {
         self.check_path(shared, arrival)
     }
 
-    /// Checks that a packet arrived by the right path (IBA 9.6.1.5). In Armed, a packet with MigReq 1
-    /// must arrive by the alternate path.
+    /// Checks that a packet arrived by the right path (IBA 9.6.1.5). In Armed, a packet with MigReq
+    /// 1 must arrive by the alternate path.
     fn check_path(&mut self, shared: &mut Shared, arrival: &Arrival<'_>) -> Result<(), DropReason> {
         let attributes = &self.common.attributes;
         if arrival.head.mig_req && attributes.migration == Some(Migration::Armed) {

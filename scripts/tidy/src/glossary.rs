@@ -1,11 +1,12 @@
-//! The rule that the glossary leads to the code: each file it names exists and says the term.
+//! The rule that the glossary leads to the code: each file it names exists and says the term, which
+//! `grep` can find.
 
 use crate::{Finding, Tree};
 
 const GLOSSARY: &str = "control/README.md";
 
 /// Each row `TERM | ... | FILE` of the glossary names a file of the tree whose head (its `//!`)
-/// says the term.
+/// says the term. Rows of one term are told apart by a remark in parentheses.
 pub fn leads_to_the_code(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (i, line) in tree.file(GLOSSARY).iter().flat_map(|file| file.text.lines()).enumerate() {
@@ -14,10 +15,14 @@ pub fn leads_to_the_code(tree: &Tree) -> Vec<Finding> {
         let Some(path) = file.strip_prefix('`').and_then(|file| file.strip_suffix('`')) else {
             continue;
         };
+        let word = term.split(" (").next().unwrap_or_default();
         let message = match tree.file(path) {
             None => format!("there is no {path}"),
-            Some(file) if !head(&file.text).contains(&term.to_lowercase()) => {
-                format!("the head of {path} does not say `{term}`")
+            _ if !word.chars().all(|c| c.is_alphanumeric() || " ,_-/".contains(c)) => {
+                format!("`grep` takes `{word}` for a pattern; write it without operators")
+            }
+            Some(file) if !head(&file.text).contains(&word.to_lowercase()) => {
+                format!("the head of {path} does not say `{word}`")
             }
             Some(_) => continue,
         };
@@ -46,6 +51,7 @@ mod tests {
     fn a_term_in_the_head_of_its_file_is_no_finding() {
         assert_eq!(found("| RNR timer | `a.rs` |"), [""; 0]);
         assert_eq!(found("| RNR timer | what it means | `a.rs` |"), [""; 0]);
+        assert_eq!(found("| RNR timer (sent) | `a.rs` |"), [""; 0]);
         assert_eq!(found("| Transport | file |"), [""; 0]);
     }
 
@@ -54,6 +60,10 @@ mod tests {
         for (row, expected) in [
             ("| RNR timer | `b.rs` |", "there is no b.rs"),
             ("| MFT | `a.rs` |", "the head of a.rs does not say `MFT`"),
+            (
+                "| *timer | `a.rs` |",
+                "`grep` takes `*timer` for a pattern; write it without operators",
+            ),
         ] {
             assert_eq!(found(row), [format!("{GLOSSARY}:1: {expected}")]);
         }

@@ -1,4 +1,5 @@
-//! The adapters at the ports of a net. Several can share a port, each with a context of its own.
+//! The adapters at the ports of a net. Several can share a port, each with its own shared-port
+//! context.
 //!
 //! The destination QPN of a frame contains the number of the context. Management is delivered to
 //! context 0. Multicast is delivered to every context; each adapter filters by its own attachments.

@@ -240,8 +240,7 @@ impl Session {
 
     // ---------------------------------------------------------------- sleeping
 
-    /// Makes senders wake this client, until the next entry arrives. The client must poll once more
-    /// before it sleeps.
+    /// Makes senders wake this client. The client must poll once more before it sleeps.
     #[cold]
     pub(super) fn fall_asleep(&mut self, now: Time) {
         self.take_notifications();
@@ -256,17 +255,14 @@ impl Session {
         (self.is_asleep, self.has_slept) = (true, false);
         let is_seen = !needs_barrier || barrier();
         if !is_seen {
-            // Without the barrier, senders may not have seen the request for fences. Resetting it
-            // makes the next sleep need the barrier again.
+            // Senders may not have seen the request for fences: the next sleep needs the barrier.
             self.receivers.iter_mut().for_each(|from| _ = from.sleep.ask_for_fence(false));
         }
         self.is_woken = is_seen && self.receivers.iter().all(|from| from.wake_socket.is_some());
     }
 
-    /// Must be called when the descriptor has ended a sleep; the client polls next. If the client
-    /// finds no entry, the notification was late (the sender was preempted) or hostile, and the
-    /// next call takes it. Why not the first call: most notifications have an entry, so this saves
-    /// a system call.
+    /// Must be called when the descriptor has ended a sleep. The client polls next and mostly finds
+    /// an entry. So only a second call takes the notifications, and the first saves a system call.
     pub(super) fn handle_wake_up(&mut self) {
         if std::mem::replace(&mut self.has_slept, true) {
             self.take_notifications();
@@ -347,8 +343,7 @@ impl Session {
 
     fn open_receiver(&mut self, number: u64) {
         if !self.announced.contains_key(&number) {
-            // The announcement is at the socket, sent before OPEN. If the server is lost, the next
-            // read reports it.
+            // The announcement was sent before OPEN. If the server is lost, the next read says so.
             let _ = self.read_socket();
         }
         self.receivers.extend(self.announced.remove(&number));
@@ -358,8 +353,7 @@ impl Session {
     fn close_receiver(&mut self, number: u64, now: Time, adapter: &mut Adapter, buf: &mut Vec<u8>) {
         let at = self.receivers.iter().position(|from| from.number == number);
         if at.is_none() && !self.announced.contains_key(&number) {
-            // The announcement was sent before CLOSE. Read it now: if it were read after CLOSE, the
-            // ring would stay in `announced` for good.
+            // The announcement was sent before CLOSE; read later, it would never be removed.
             let _ = self.read_socket();
         }
         self.announced.remove(&number);

@@ -1,4 +1,5 @@
-//! Reception of responses: ACK, NAK, RNR NAK, read and atomic responses (IBA 9.7.5.1, 9.9.2).
+//! Reception of responses: ACK, AETH NAK, RNR NAK, read and atomic responses (IBA 9.7.5.1, 9.9.2).
+//! A NAK is a retransmission or the end of the queue pair; an RNR NAK starts the RNR timer.
 
 use super::*;
 

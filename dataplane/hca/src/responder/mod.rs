@@ -30,6 +30,8 @@
 //! Two steps differ from Linux. The length of a packet is checked together with `check_op_seq`,
 //! with the same outcome. An RDMA write with immediate takes its receive after `check_rkey`.
 //!
+//! The NAKs of the table are the syndromes of an AETH NAK, and the RNR NAK with its timer value.
+//!
 //! A duplicate request is answered without a second execution: a read from the current memory
 //! contents, an atomic from its stored result. Answers are sent in the order of the requests, so
 //! they wait in a queue. ACKs are coalesced: a new ACK replaces an unsent ACK at the end of the

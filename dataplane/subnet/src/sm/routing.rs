@@ -1,4 +1,5 @@
-//! Up*/Down* routing: balanced paths through the switches without credit loops (IBA 18.2.4.3).
+//! Up/Down routing (Up*/Down*): balanced paths through the switches without credit loops (IBA
+//! 18.2.4.3).
 //!
 //! Switches are put in an order. A path goes up in this order first and then down, and never up
 //! again, so links cannot wait for each other in a circle. In a tree, the order is by the distance

@@ -1,4 +1,4 @@
-//! Sends packets of control and of the host; has the fast path of sockets.
+//! Sends packets of control and of the host, by the fast path of sockets, or by punt to control.
 //!
 //! The netdev returns refused packets with the reason. If the send queue is full, a packet waits.
 //! If a packet has no route, it is punted to control. All other refused packets are counted.
