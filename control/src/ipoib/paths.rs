@@ -19,11 +19,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 #[derive(Default)]
 pub(super) struct Path {
     pub(super) record: Option<Box<PathRecord>>,
-    pub(super) is_asked: bool,
     pub(super) failure: Option<Failure>,
     pub(super) since: Time,
-    /// When a failed query was last repeated early.
-    retried: Option<Time>,
     used: Time,
     /// Replies to queue pairs at that port that are not peers.
     waiting: VecDeque<(Qpn, PendingPacket)>,
@@ -35,6 +32,8 @@ pub(super) struct Failure {
     pub(super) error: SaError,
     pub(super) failures: u32,
     pub(super) until: Time,
+    /// When the query was last repeated early, by a packet from the port.
+    retried: Option<Time>,
 }
 
 impl Path {
@@ -151,7 +150,6 @@ impl IpoibInterface {
         let Some(path) = self.paths.all.get_mut(&gid) else {
             return self.handle_requester_reply(now, gid, result);
         };
-        path.is_asked = false;
         path.since = now;
         match result {
             Ok(SaReply::Path(record)) => {
@@ -166,7 +164,8 @@ impl IpoibInterface {
                 if matches!(error, SaError::NoRecords | SaError::InvalidGid) {
                     self.out_of_service.handle_departure(gid);
                 }
-                path.failure = Some(Failure { error, failures, until });
+                let retried = before.and_then(|before| before.retried);
+                path.failure = Some(Failure { error, failures, until, retried });
             }
         }
         let waiting = std::mem::take(&mut path.waiting);
@@ -220,14 +219,12 @@ impl IpoibInterface {
     /// answer.
     pub(super) fn retry_path_early(&mut self, now: Time, gid: Gid) {
         let pause = self.config.pause_min;
-        self.paths.change(gid, |path| {
-            let early = path.retried.map_or(now, |retried| now.max(retried + pause));
-            if let Some(failure) = &mut path.failure
-                && early < failure.until
-            {
-                (failure.until, path.retried) = (early, Some(early));
-            }
-        });
+        let path = self.paths.all.get_mut(&gid);
+        let Some(failure) = path.and_then(|path| path.failure.as_mut()) else { return };
+        let early = failure.retried.map_or(now, |retried| now.max(retried + pause));
+        if early < failure.until {
+            (failure.until, failure.retried) = (early, Some(early));
+        }
     }
 
     pub(super) fn renew_paths(&mut self, now: Time) {
@@ -245,11 +242,10 @@ impl IpoibInterface {
     }
 
     pub(super) fn ask_path(&mut self, now: Time, gid: Gid) {
-        let query = self.path_query(gid);
-        let path = self.paths.all.get_mut(&gid);
-        let Some(path) = path.filter(|path| !path.is_asked) else { return };
-        path.is_asked = true;
-        self.ask(now, Purpose::Path(gid), query);
+        if self.paths.get(gid).is_some() && !self.is_asked(Purpose::Path(gid)) {
+            let query = self.path_query(gid);
+            self.ask(now, Purpose::Path(gid), query);
+        }
     }
 
     /// Ensures space for one more path. Returns `false` if the table stays full.

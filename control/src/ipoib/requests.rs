@@ -87,7 +87,8 @@ impl IpoibInterface {
         }
         let path = self.paths.get(gid);
         let record = path.and_then(|path| path.record.as_deref());
-        let is_failed = path.is_some_and(|path| !path.is_asked && path.has_failed(now));
+        let has_failed = path.is_some_and(|path| path.has_failed(now));
+        let is_failed = has_failed && !self.is_asked(Purpose::Path(gid));
         match record {
             Some(record) if self.leads_to(record, from) => {
                 self.connections.handle_mad(now, datagram);
@@ -114,9 +115,8 @@ impl IpoibInterface {
         }
         self.requests.held.insert(key, Box::new(*datagram));
         // An outstanding query for the path serves as well.
-        let is_asked = self.paths.get(gid).is_some_and(|path| path.is_asked)
-            || self.is_asked(Purpose::Requester(gid));
-        if !is_asked {
+        let purposes = [Purpose::Path(gid), Purpose::Requester(gid)];
+        if !purposes.into_iter().any(|purpose| self.is_asked(purpose)) {
             let query = self.path_query(gid);
             self.ask(now, Purpose::Requester(gid), query);
         }

@@ -1,7 +1,9 @@
 //! Rows for operators: each state with its reason, its start time, and what it waits for.
 
 use super::groups::{GroupMembership, GroupState};
-use super::{Adjacency, InterfaceState, IpoibInterface, LinkProperties, PeerKey, WorkerId};
+use super::{
+    Adjacency, InterfaceState, IpoibInterface, LinkProperties, PeerKey, Purpose, WorkerId,
+};
 use crate::icmp::IcmpCounters;
 use crate::ipoib::connected::{ConnectionRow, Pause};
 use crate::neighbor::NeighborRow;
@@ -186,7 +188,7 @@ impl IpoibInterface {
         self.paths.iter().map(|(gid, path)| PathRow {
             gid,
             record: path.record.as_deref().copied(),
-            is_asked: path.is_asked,
+            is_asked: self.is_asked(Purpose::Path(gid)),
             why: path.failure.map_or_else(String::new, |failure| failure.error.to_string()),
             since: path.since,
         })

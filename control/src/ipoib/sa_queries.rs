@@ -107,8 +107,10 @@ impl IpoibInterface {
         }
     }
 
+    /// Whether a query is outstanding, or was refused and is not handled yet.
     pub(super) fn is_asked(&self, purpose: Purpose) -> bool {
-        self.sa_queries.purposes.contains_key(&purpose)
+        let SaQueries { purposes, refused, .. } = &self.sa_queries;
+        purposes.contains_key(&purpose) || refused.contains(&purpose)
     }
 }
 

@@ -229,6 +229,40 @@ fn a_new_peer_takes_the_room_of_the_path_that_was_used_least_recently() {
 }
 
 #[test]
+fn a_path_that_was_evicted_while_it_was_queried_is_not_queried_twice() {
+    let mut world = World::with(34, 1, SmConfig::default(), |mut config, _| {
+        config.paths_max = 2;
+        config.neighbor.unsolicited_entries_per_second_max = 0;
+        config
+    });
+    world.pass(5 * SECOND);
+    let manager = world.manager();
+    world.managers.stop(&mut world.subnet, manager);
+    // Three hosts ask in turn, so each evicts the path of another one.
+    for turn in 0..300_u16 {
+        let host = turn % 3;
+        let sender_hardware = LinkAddress {
+            rc: false,
+            uc: false,
+            qpn: Qpn(0x99),
+            gid: Gid::new(Gid::DEFAULT_PREFIX, Guid(0x7700 + u64::from(host))),
+        };
+        let request = ArpPacket {
+            operation: ArpOperation::REQUEST,
+            sender_hardware,
+            sender_protocol: Ipv4Addr::new(10, 0, 0, 100 + host as u8),
+            target_hardware: LinkAddress::default(),
+            target_protocol: Ipv4Addr::new(10, 0, 0, 1),
+        };
+        let mut bytes = vec![0; ArpPacket::<LinkAddress>::LEN];
+        request.write(&mut bytes).unwrap();
+        world.inject(0, EtherType::ARP, &bytes);
+    }
+    let (queued, in_flight) = world.hosts[0].interface.load().sa_queries;
+    assert!((1..=3).contains(&(queued + in_flight)), "{queued} and {in_flight} queries of 3 paths");
+}
+
+#[test]
 fn an_interface_stays_up_while_the_administrator_is_silent() {
     let mut world = World::up(16, 3);
     assert_all_reach(&mut world, SECOND);
