@@ -1,8 +1,9 @@
 //! The parser of a configuration. It reports all mistakes in keys and values at once. The TOML
 //! parser stops at the first mistake, so that key is removed, and the rest is parsed again.
 
-use super::NodeConfig;
 use super::error::{ConfigError, ConfigErrors, explain};
+use super::{InterfaceKind, NodeConfig};
+use crate::device::DeviceName;
 use serde::Deserialize;
 use std::collections::BTreeSet;
 use toml::Spanned;
@@ -24,7 +25,7 @@ pub(super) fn parse(file: &str, text: &str) -> Result<NodeConfig, ConfigErrors> 
     while mistakes.len() < MISTAKES_MAX {
         let rest = Deserializer::from(Spanned::new(span.clone(), table.clone()));
         let error = match NodeConfig::deserialize(rest) {
-            Ok(config) if mistakes.is_empty() => return Ok(config),
+            Ok(config) if mistakes.is_empty() => return Ok(with_ports(config)),
             Ok(_) => break,
             Err(error) => error,
         };
@@ -38,6 +39,18 @@ pub(super) fn parse(file: &str, text: &str) -> Result<NodeConfig, ConfigErrors> 
         removed.insert(key);
     }
     Err(ConfigErrors::new(mistakes))
+}
+
+/// Writes the device of each IPoIB interface in its full form, so that `mlx5_0` and `mlx5_0:1` are
+/// the same port.
+fn with_ports(mut config: NodeConfig) -> NodeConfig {
+    let interfaces = config.interfaces.values_mut();
+    for interface in interfaces.filter(|one| one.kind == InterfaceKind::Ipoib) {
+        if let Ok(name) = DeviceName::parse(&interface.device) {
+            interface.device = name.to_string();
+        }
+    }
+    config
 }
 
 /// Removes the innermost key at a byte of the text; returns its name.

@@ -278,6 +278,17 @@ fn a_port_may_have_a_management_with_a_name_of_its_own() {
 }
 
 #[test]
+fn two_names_of_a_port_are_one_port() {
+    let text = "[interface.ib0]\ndevice = 'mlx5_0'\nmanagement = 'umad:ibsim0'\n\
+                [interface.ib1]\ndevice = 'mlx5_0:1'\npkey = 0x8001\n";
+    let message = refusal(text);
+    assert!(message.contains("are both at \"mlx5_0:1\", but differ in management"), "{message}");
+    let config = NodeConfig::read("f", &format!("{text}management = 'umad:ibsim0'\n"));
+    let devices = config.expect("the same management").interfaces.into_values();
+    assert_eq!(devices.map(|one| one.device).collect::<Vec<_>>(), ["mlx5_0:1"; 2]);
+}
+
+#[test]
 fn a_domain_exists_and_addresses_are_unique_in_it() {
     let text = "[domain.red]\nkernel_table = 100\n[router]\nkernel_table = 254\n\
                 [interface.a]\ndevice = 'soft:f@host1'\naddress = ['10.0.0.1/24']\n\
