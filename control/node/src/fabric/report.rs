@@ -11,12 +11,10 @@ use pollux_fabric::Fabric;
 use pollux_fabric::net::Net;
 use pollux_fabric::node::{NodePort, SubnetNode};
 use pollux_fabric::process::Server;
+use pollux_fabric::sa::GROUPS_MAX;
 use pollux_fabric::topology::{End, LinkRate, PlannedNode};
 use pollux_wire::address::Lid;
 use pollux_wire::units::Rate;
-
-/// Entries of the MFT of a switch.
-const GROUPS: u16 = 4096;
 
 pub fn respond(
     request: &AdminRequest,
@@ -182,7 +180,7 @@ fn links(fabric: &Fabric) -> Vec<LinkStatus> {
 /// The multicast trees, from the MFTs of switches.
 fn groups(net: &Net) -> Vec<GroupStatus> {
     let first = Lid::MULTICAST_FIRST.0;
-    let lids = (first..first + GROUPS - 1).map(Lid);
+    let lids = (first..first + GROUPS_MAX as u16).map(Lid);
     let one = |lid: Lid| {
         let ports = all(net).flat_map(|(index, _, node)| {
             let ports = node
@@ -196,4 +194,33 @@ fn groups(net: &Net) -> Vec<GroupStatus> {
         (!ports.is_empty()).then_some(GroupStatus::Tree(MulticastTree { lid, ports }))
     };
     lids.filter_map(one).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pollux_fabric::link::Wire;
+    use pollux_fabric::subnet::Subnet;
+    use pollux_fabric::topology::Topology;
+    use pollux_wire::mad::smp::{MulticastForwardingTable, MulticastForwardingTableModifier};
+
+    #[test]
+    fn the_first_and_the_last_group_of_a_switch_are_listed() {
+        let topology = Topology::generate("single:2", 1).expect("a topology");
+        let mut net = Net::new(Subnet::new(topology), 1, Wire::default());
+        let switch = net.subnet().nodes().iter().position(SubnetNode::is_switch);
+        let node = net.subnet_mut().node_mut(switch.expect("a switch") as u32);
+        let tables = node.forwarding.as_mut().expect("a switch has tables");
+        for (block, nth) in [(0, 0), (127, 31)] {
+            let mut table = MulticastForwardingTable { port_masks: [0; 32] };
+            table.port_masks[nth] = 1 << 2;
+            let which = MulticastForwardingTableModifier { position: 0, block };
+            assert!(tables.set_multicast_block(which, &table));
+        }
+        let lids = groups(&net).into_iter().map(|group| match group {
+            GroupStatus::Tree(tree) => tree.lid,
+            other => panic!("{other:?}"),
+        });
+        assert_eq!(lids.collect::<Vec<_>>(), ["0xc000", "0xcfff"]);
+    }
 }
