@@ -67,18 +67,23 @@ fn tun(root: &Path) -> DoctorFinding {
 
 /// Warns if the kernel forwards packets: with shadows, it would route packets past the node.
 fn forwarding(root: &Path) -> DoctorFinding {
-    let files = ["ipv4/ip_forward", "ipv6/conf/all/forwarding"];
-    let is_on = |file: &&&str| {
-        let text = fs::read_to_string(root.join("proc/sys/net").join(file)).unwrap_or_default();
-        !matches!(text.trim(), "" | "0")
-    };
-    let on: Vec<_> = files.iter().filter(is_on).map(|file| file.replace('/', ".")).collect();
+    let on = kernel_forwarding(root);
     let found = match &on[..] {
         [] => "the kernel forwards no packets".into(),
-        on => format!("the kernel forwards packets (net.{})", on.join(", net.")),
+        on => format!("the kernel forwards packets ({})", on.join(", ")),
     };
     let remedy = "with shadows, set it to 0: the kernel would forward beside the node";
     finding("kernel forwarding", on.is_empty(), found, remedy)
+}
+
+/// The settings by which the kernel forwards packets, as sysctl(8) names them.
+pub(crate) fn kernel_forwarding(root: &Path) -> Vec<String> {
+    let files = ["net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"];
+    let is_on = |file: &&&str| {
+        let text = fs::read_to_string(root.join("proc/sys").join(file)).unwrap_or_default();
+        !matches!(text.trim(), "" | "0")
+    };
+    files.iter().filter(is_on).map(|file| file.replace('/', ".")).collect()
 }
 
 #[cfg(test)]

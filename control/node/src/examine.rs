@@ -11,6 +11,7 @@ use crate::admin::finding::{CheckFinding, CheckReport, CheckSeverity};
 use crate::admin::rows::PortStatus;
 use crate::config::{ConfigError, FrameAccess, InterfaceKind, InterfaceSettings, NodeConfig};
 use crate::device::DeviceName;
+use crate::doctor::kernel_forwarding;
 use crate::plain::XDP_MTU_MAX;
 use pollux_ibverbs::doctor::capabilities;
 use std::fs;
@@ -76,7 +77,7 @@ impl Examined<'_> {
             }
             self.addresses(name, settings);
         }
-        self.kernel(config);
+        self.kernel(config, Path::new("/"));
     }
 
     /// Adds a warning about the value at a path of keys.
@@ -237,13 +238,22 @@ impl Examined<'_> {
     }
 
     /// Warns if the kernel forwards packets although the node uses a routing table of the kernel.
-    fn kernel(&mut self, config: &NodeConfig) {
-        let forwards = fs::read_to_string("/proc/sys/net/ipv4/ip_forward").unwrap_or_default();
-        let is_mirror = config.router.is_some_and(|router| router.kernel_table.is_some());
-        if is_mirror && forwards.trim() == "1" {
-            let message = "the kernel forwards, too; set net.ipv4.ip_forward = 0, so that only the \
-                           node does";
-            self.warn(["router", "kernel_table"], message.into());
+    fn kernel(&mut self, config: &NodeConfig, root: &Path) {
+        let on = kernel_forwarding(root);
+        if on.is_empty() {
+            return;
+        }
+        let message = format!(
+            "the kernel forwards, too; set {} = 0, so that only the node does",
+            on.join(" = 0 and ")
+        );
+        if config.router.is_some_and(|router| router.kernel_table.is_some()) {
+            self.warn(["router", "kernel_table"], message.clone());
+        }
+        for (name, domain) in &config.domains {
+            if domain.kernel_table.is_some() {
+                self.warn(["domain", name, "kernel_table"], message.clone());
+            }
         }
     }
 }
@@ -301,5 +311,27 @@ mod tests {
                     /32 host LOCAL\n           |-- 10.0.0.255\n              /32 link BROADCAST\n";
         let found: Vec<_> = local_leaves(trie).collect();
         assert_eq!(found, [IpAddr::from([10, 0, 0, 7])]);
+    }
+
+    #[test]
+    fn forwarding_of_the_kernel_is_found_for_both_families_and_all_domains() {
+        let text = "[router]\nkernel_table = 254\n[domain.red]\nkernel_table = 100\n\
+                    [domain.blue]\n[interface.ib0]\ndevice = 'soft:f@host1'\n";
+        let config = NodeConfig::read("f", text).expect("it is valid");
+        let root = std::env::temp_dir().join(format!("pollux-forwards-{}", std::process::id()));
+        let file = root.join("proc/sys/net/ipv6/conf/all/forwarding");
+        fs::create_dir_all(file.parent().expect("a folder")).expect("there is space");
+        let mut found = |forwards: &str| {
+            fs::write(&file, forwards).expect("there is space");
+            let mut examined = Examined { path: Path::new("f"), text, findings: Vec::new() };
+            examined.kernel(&config, &root);
+            examined.findings.iter().map(|one| (one.line, one.message.clone())).collect()
+        };
+        let message = "the kernel forwards, too; set net.ipv6.conf.all.forwarding = 0, so that \
+                       only the node does";
+        let expected: Vec<_> = [2, 4].map(|line| (Some(line), message.to_owned())).into();
+        let both: [Vec<_>; 2] = ["1\n", "0\n"].map(&mut found);
+        let _ = fs::remove_dir_all(&root);
+        assert_eq!(both, [expected, Vec::new()]);
     }
 }
