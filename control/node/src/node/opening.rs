@@ -95,10 +95,16 @@ impl Retry {
 struct SharedDevice {
     /// The libibumad port for the MADs of the device, if one is configured.
     management: Option<String>,
-    attempt: Option<Receiver<Result<Opened, DeviceOpenError>>>,
+    state: DeviceState,
     retry: Retry,
-    /// The port, while interfaces run there.
-    port: Option<DevicePort>,
+}
+
+enum DeviceState {
+    Closed,
+    /// The result of the thread that opens it.
+    Opening(Receiver<Result<Opened, DeviceOpenError>>),
+    /// Interfaces run at the port.
+    Open(DevicePort),
 }
 
 /// Operations on worker threads that opening an interface needs.
@@ -137,8 +143,8 @@ impl Interfaces {
         let management = settings.management.as_ref().map(|one| one.port().to_owned());
         let known = self.devices.get(&settings.device);
         if known.is_none_or(|shared| shared.management != management) {
-            let shared =
-                SharedDevice { management, attempt: None, retry: Retry::new(now), port: None };
+            let (state, retry) = (DeviceState::Closed, Retry::new(now));
+            let shared = SharedDevice { management, state, retry };
             self.devices.insert(settings.device.clone(), shared);
         }
     }
@@ -197,7 +203,10 @@ impl Interfaces {
     }
 
     fn ports(&self) -> impl Iterator<Item = &DevicePort> {
-        self.devices.values().filter_map(|shared| shared.port.as_ref())
+        self.devices.values().filter_map(|shared| match &shared.state {
+            DeviceState::Open(port) => Some(port),
+            DeviceState::Closed | DeviceState::Opening(_) => None,
+        })
     }
 
     /// Arms the ports. Input from now on ends a sleep; the caller steps once more for earlier
@@ -224,11 +233,12 @@ impl Interfaces {
             Err(_) if named.is_plain() => Some(named.retry.at),
             Err(_) => {
                 let shared = self.devices.get(&named.settings.device)?;
-                // The thread of the attempt wakes the control thread at its end.
-                if shared.attempt.is_some() {
-                    return None;
+                match &shared.state {
+                    DeviceState::Closed => Some(shared.retry.at),
+                    // The thread that opens it wakes the control thread.
+                    DeviceState::Opening(_) => None,
+                    DeviceState::Open(_) => Some(named.retry.at),
                 }
-                Some(if shared.port.is_none() { shared.retry.at } else { named.retry.at })
             }
         };
         self.all.values().filter_map(due).min()
@@ -255,8 +265,10 @@ impl SharedDevice {
         if here.iter().any(|(_, named)| named.interface.is_ok()) {
             return self.set_up_stopped(now, &mut here, threads);
         }
-        // A port cannot be open twice, so the old one is closed first.
-        self.port = None;
+        if let DeviceState::Open(_) = self.state {
+            // A port cannot be open twice, so the old one is closed first.
+            self.state = DeviceState::Closed;
+        }
         let Some(opened) = self.open(now, device, waker) else { return false };
         let port = opened
             .map_err(|error| Outage::Missing(Arc::new(error)))
@@ -269,7 +281,7 @@ impl SharedDevice {
                 for (name, named) in &mut here {
                     named.set_up(now, name, &port, threads);
                 }
-                self.port = Some(port);
+                self.state = DeviceState::Open(port);
             }
         }
         let is_used = here.iter().any(|(_, named)| named.interface.is_ok());
@@ -287,7 +299,7 @@ impl SharedDevice {
         here: &mut [(&String, &mut ConfiguredInterface)],
         threads: &mut dyn WorkerThreads,
     ) -> bool {
-        let Some(port) = &self.port else { return false };
+        let DeviceState::Open(port) = &self.state else { return false };
         let running = here.iter().filter(|(_, named)| named.interface.is_ok());
         let taken: BTreeSet<_> = running.map(|(_, named)| named.partition()).collect();
         let mut busy = false;
@@ -308,7 +320,7 @@ impl SharedDevice {
         device: &str,
         waker: &Waker,
     ) -> Option<Result<Opened, DeviceOpenError>> {
-        let Some(attempt) = &self.attempt else {
+        let DeviceState::Opening(attempt) = &self.state else {
             if self.retry.at <= now {
                 self.begin_attempt(now, device, waker.share());
             }
@@ -319,7 +331,7 @@ impl SharedDevice {
             Err(TryRecvError::Disconnected) => None,
             Ok(outcome) => Some(outcome),
         };
-        self.attempt = None;
+        self.state = DeviceState::Closed;
         if outcome.is_none() {
             self.retry.later(now);
         }
@@ -335,7 +347,7 @@ impl SharedDevice {
             waker.wake();
         });
         match thread {
-            Ok(_) => self.attempt = Some(attempt),
+            Ok(_) => self.state = DeviceState::Opening(attempt),
             Err(_) => self.retry.later(now),
         }
     }
