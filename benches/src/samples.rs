@@ -5,7 +5,8 @@
 //! each latency from the scheduled send time. A pause of the machine therefore shows in every
 //! message that it delays, not only in one: this avoids coordinated omission.
 //!
-//! A latency is half a round trip in a closed loop, and a whole round trip in an open loop.
+//! A latency of messages in a closed loop is half a round trip. Latencies of an open loop, of reads
+//! and of atomics are whole round trips.
 
 use crate::error::PerfError;
 use base64::prelude::{BASE64_STANDARD, Engine};
@@ -75,7 +76,7 @@ impl Latency {
     }
 }
 
-/// A percentile is meaningful only with at least this many messages above it.
+/// A percentile above 75 % is meaningful only with at least this many messages above it.
 const ABOVE_MIN: f64 = 10.0;
 
 impl Percentile {
@@ -106,7 +107,8 @@ impl Latency {
         Some(if is_whole { merged.of_whole_round_trips() } else { merged })
     }
 
-    /// Converts half round trips to whole ones, for messages without a reply, and for an open loop.
+    /// Converts half round trips to whole ones: for an open loop, and for reads and atomics, to
+    /// which the other end sends no message of its own.
     pub fn of_whole_round_trips(mut self) -> Self {
         for time in [&mut self.min_ns, &mut self.mean_ns, &mut self.max_ns] {
             *time *= 2.0;
@@ -129,14 +131,14 @@ pub fn histogram() -> Histogram<u64> {
     Histogram::new_with_bounds(1, NANOSECONDS_MAX, 3).expect("the bounds are such")
 }
 
-/// A sender spins for this time before a message is due.
+/// A sender that has slept spins for this time before a message is due.
 const AWAKE: Duration = Duration::from_micros(500);
 
-/// The figures of a round over time: for each part, its middle in seconds since the start of the
-/// round, and its figure.
+/// A measured value over time. A measurement is divided into parts; each has its middle, in seconds
+/// since the start of the measurement, and its value: a mean latency, or a rate.
 pub type Timeline = Vec<[f64; 2]>;
 
-/// The number of parts of a round.
+/// The number of parts of a measurement.
 const PARTS: u32 = 20;
 
 /// Builds a [`Timeline`].
@@ -220,7 +222,8 @@ pub fn ping_pong(
 
 /// Sleeps until shortly before a message is due, then spins. Why not spin all the time: a real-time
 /// thread that always spins exceeds its share of each second (`sched_rt_runtime_us`). The kernel
-/// then stops it, by default for 50 ms.
+/// then stops it, by default for 50 ms. At 1,000 messages per second and more there is no time to
+/// sleep, so such a thread does spin all the time.
 #[expect(clippy::disallowed_methods, reason = "this is what is measured")]
 fn wait_until(due: Instant) {
     let left = due.saturating_duration_since(Instant::now());

@@ -34,8 +34,8 @@ pub struct FabricArguments {
     /// random]
     #[arg(long, value_name = "KEY", value_parser = key)]
     m_key: Option<u64>,
-    /// SM_Key with which the embedded manager trusts other managers and SA queries, such as those
-    /// of saquery --smkey (whose own default is 1) [default: random]
+    /// SM_Key of the embedded manager. It trusts managers and SA queries with the same key, such as
+    /// those of saquery --smkey [default: random]
     #[arg(long, value_name = "KEY", value_parser = key)]
     sm_key: Option<u64>,
     /// Listen here for `pollux show` and `pollux fault`, and at PATH.ports for programs that open

@@ -5,14 +5,18 @@
 //! the named port leads to the LID that sent the REQ.
 //!
 //! ```text
-//!   REQ --path known, leads there--> connection manager
-//!    |    \--leads elsewhere------> dropped; the port may have moved: its path is queried again
-//!    +--path unknown: held, SA query sent --reply--> as above
+//!   REQ --of a known connection of the sender------> connection manager
+//!    +--path known --leads there-------------------> connection manager
+//!    |           \--leads elsewhere-------------------> dropped; the port may have moved, so the
+//!    |                                               path is queried again
+//!    +--path query failed a moment ago--------------> dropped
+//!    +--path unknown--> held, SA query --leads there--> connection manager
+//!                                      \--else--------> dropped
 //! ```
 //!
-//! A port that only sends REQs gets no entry in the table of paths. Held REQs have a total limit
-//! and a rate limit for each LID, so that one port can exhaust neither our SA queries nor the
-//! table.
+//! A port that only sends REQs gets no entry in the table of paths. The number of held REQs is
+//! limited, and so is the rate at which each LID adds to them. So one port can exhaust neither our
+//! SA queries nor the space for held REQs.
 //!
 //! Beyond a router the LID proves nothing. A REQ from a GID of another subnet is accepted if the SA
 //! knows a router to it; the connection manager limits the connections of each router LID.
@@ -37,8 +41,8 @@ const SECOND: Duration = Duration::from_secs(1);
 pub(super) struct Requests {
     /// Boxed, because a map node has space for eleven values even when it holds fewer.
     held: BTreeMap<(Gid, Lid, CommId), Box<CmDatagram>>,
-    /// The number of SA queries for unverified ports with each LID, in the second from `since` on.
-    /// There are at most 2^16 LIDs.
+    /// For each LID, the number of unverified REQs that may have caused an SA query, in the second
+    /// from `since` on. There are at most 2^16 LIDs.
     looked_for: BTreeMap<Lid, u32>,
     since: Time,
 }
@@ -135,7 +139,8 @@ impl IpoibInterface {
         self.verify_requests(now, gid, record.as_ref());
     }
 
-    /// Handles the held REQs that name a port, once the path to it is known or known not to exist.
+    /// Handles the held REQs that name a port, after the query for its path has ended. `record` is
+    /// the path, if the query got one.
     pub(super) fn verify_requests(&mut self, now: Time, gid: Gid, record: Option<&PathRecord>) {
         for datagram in self.requests.take(gid) {
             match record {
@@ -162,7 +167,7 @@ impl IpoibInterface {
         record.dlid.0 >> lmc == from.lid.0 >> lmc
     }
 
-    /// Whether a LID may cause one more SA query, which is counted.
+    /// Whether an unverified REQ of this LID may cause an SA query. Counts the REQ.
     fn may_look_for(&mut self, now: Time, lid: Lid) -> bool {
         let lmc = self.lmc();
         let base = Lid(lid.0 >> lmc << lmc);

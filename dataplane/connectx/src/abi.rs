@@ -1,9 +1,12 @@
 //! Layouts of the commands and answers of `/dev/infiniband/uverbsN` (Linux
 //! `include/uapi/rdma/ib_user_verbs.h`, `mlx5-abi.h`).
 //!
-//! A command is a header, a fixed part and a driver's part. An answer is a fixed part and a
-//! driver's part. Names are those of the kernel, so that readers find them there. All fields are in
-//! native byte order.
+//! A command is a header, the address of the answer, a fixed part and a driver's part. The kernel's
+//! structures of fixed parts begin with the address (`response`); these do not. In an extended
+//! command, the header has it. An answer is a fixed part and a driver's part.
+//!
+//! Fields and commands have the kernel's names, so that readers find them there. Numbers are in
+//! native byte order, GUIDs and GIDs in that of the network.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
@@ -98,7 +101,7 @@ abi! {
     ResizeCq = 8 { cq_handle: u32, cqe: u32, }
     ResizeCqDriver = 16 { buf_addr: u64, cqe_size: u16, reserved0: u16, reserved1: u32, }
     ResizeCqResp = 8 { cqe: u32, reserved: u32, }
-    /// In the answer to an extended command, between the fixed part and the driver's part.
+    /// The end of the fixed part in the answer to an extended command.
     ExTail = 8 { comp_mask: u32, response_length: u32, }
 
     CreateSrq = 24 {
@@ -217,8 +220,7 @@ pub(crate) mod command {
         form(CREATE_COMP_CHANNEL, 0, 4),
         form(CREATE_CQ, 24, 8),
         form(RESIZE_CQ, 8, 8),
-        // The kernel also accepts the command without its reserved last member.
-        form(DESTROY_CQ, 4, 8),
+        form(DESTROY_CQ, 8, 8),
         form(CREATE_QP, 48, 32),
         form(QUERY_QP, 8, 128),
         form(MODIFY_QP, 112, 0),

@@ -38,7 +38,7 @@ pub struct NetlinkSocket {
 pub enum NetlinkReceived<'a> {
     Datagram(&'a [u8]),
     Drained,
-    /// Notifications were lost: the receive buffer was full.
+    /// Datagrams were lost: the socket's receive buffer was full, or a datagram was truncated.
     Overrun,
 }
 

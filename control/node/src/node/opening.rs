@@ -549,7 +549,9 @@ mod tests {
         /// Steps until all attempts at devices are over.
         fn step_until_idle(&mut self) {
             self.step(Duration::ZERO);
-            while self.interfaces.devices.values().any(|shared| shared.attempt.is_some()) {
+            let is_opening =
+                |shared: &SharedDevice| matches!(shared.state, DeviceState::Opening(_));
+            while self.interfaces.devices.values().any(is_opening) {
                 std::thread::yield_now();
                 self.step(Duration::ZERO);
             }

@@ -1,4 +1,4 @@
-//! A port of a worker thread: the worker of an interface of any kind.
+//! A port of a worker thread: the part of one interface, of any kind, that runs in the thread.
 
 use super::kinds::at_kind;
 use crate::interface::InterfaceWorker;
@@ -10,7 +10,8 @@ use pollux_mem::Buf;
 use pollux_verbs::WakeSource;
 use pollux_verbs::time::Time;
 
-/// A port of a worker thread. The kind is matched once for a batch, not for each packet.
+/// A port of a worker thread. `poll` and `send` match the kind once for a batch, not for each
+/// packet.
 #[expect(clippy::large_enum_variant, reason = "a worker has few ports, and uses each in a loop")]
 pub(super) enum WorkerPort {
     Ipoib(InterfaceWorker),

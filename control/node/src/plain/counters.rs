@@ -9,14 +9,14 @@ pub(super) struct PlainCounters {
     /// Packets received, and sent.
     pub(super) received: u64,
     pub(super) sent: u64,
-    /// Bytes of those, from the IP header on.
+    /// Bytes of valid packets, from the IP header on.
     pub(super) bytes_received: u64,
     pub(super) bytes_sent: u64,
     /// Received packets that were dropped, by reason.
     pub(super) drops: PacketDrops,
     /// Packets in transit that were dropped, by reason.
     pub(super) forward_drops: ForwardDrops,
-    /// All other drops, by reason.
+    /// Other dropped packets, by reason.
     pub(super) port_drops: Drops<PortDrop>,
     /// Dropped frames of an Ethernet device, by reason.
     pub(super) frame_drops: Drops<FrameDrop>,
@@ -35,7 +35,7 @@ reasons! {
         UnknownType = "unknown_type",
         /// Longer than the MTU, such as a frame of a device that merges packets.
         TooLong = "too_long",
-        /// The device reports an error, because it is down.
+        /// The device could not receive, because it is down. Counts calls, not frames.
         DeviceError = "device_error",
     }
 }
@@ -46,13 +46,15 @@ reasons! {
         Transit = "transit",
         /// The device has no space for it now.
         Full = "full",
-        /// The device refused it: it is down.
+        /// The device refused it: the device is down, or the packet is too long or invalid.
         Refused = "refused",
-        /// Its offloads are invalid, such as a checksum outside of it, or a unit that is not TCP.
+        /// A packet of a TUN device with invalid offloads: a checksum field outside of the packet,
+        /// or segmentation of a packet that is not TCP.
         BadOffload = "bad_offload",
         /// Control had no space for it.
         PuntsDropped = "punts_dropped",
-        /// No buffer was free. A TUN device keeps the packet; others are dropped.
+        /// No buffer was free for a packet of an Ethernet device, received or to be sent. A TUN
+        /// device keeps its packets until one is free.
         NoReceiveBuffer = "no_receive_buffer",
     }
 }

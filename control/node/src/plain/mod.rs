@@ -1,10 +1,13 @@
 //! Plain interfaces: the interfaces of a node at links other than InfiniBand.
 //!
 //! ```text
-//!   kernel device: addresses, MTU, carrier <--- PlainLink: pollux_control::plain
+//!   kernel device: addresses, MTU, carrier <--> PlainLink: pollux_control::plain
 //!         |                                        |  ^
-//!         +-- queues <--> PlainPort, in workers <--+  +---- packets for us or for errors
+//!         +-- queues <--> PlainPort, in workers <--+  +---- packets to this node, and those that
+//!                                                           need an ICMP error
 //! ```
+//!
+//! PlainLink sets addresses, MTU and carrier of a TUN device. Those of an Ethernet device it reads.
 //!
 //! 1. [`PlainLink`]: the control plane, and its requests to the kernel's device;
 //! 2. `device`: the kernel's device, TUN or `ethernet_device`;
@@ -79,7 +82,8 @@ impl PlainError {
     }
 }
 
-/// A plain interface and its device. `node::kinds` has the methods that IPoIB interfaces have, too.
+/// A plain interface and its device. `node::kinds::NodeInterface` documents the methods that IPoIB
+/// interfaces also have.
 pub(crate) struct PlainLink {
     control: PlainInterface,
     device: PlainDevice,
@@ -228,7 +232,7 @@ impl PlainLink {
         self.drain(now) | busy
     }
 
-    /// Sends the output of control. Returns whether there was any.
+    /// Sends the output of control. Returns whether there were packets.
     fn drain(&mut self, now: Time) -> bool {
         let Self { control, ports, state, echoes, next_hops, no_socket, .. } = self;
         if let Some(next_hops) = next_hops {

@@ -9,8 +9,8 @@
 //! A unit is a long TCP packet that still has to be segmented. The length of a packet is not known
 //! before it is read, so it is read into a long buffer. A short packet is copied to a short buffer,
 //! and the long buffer serves the next read; a long packet keeps the long buffer, and is not
-//! copied. The queue is not read before all packets of a unit are taken: meanwhile the kernel's
-//! queue fills, and the kernel's senders wait, as at any device.
+//! copied. The queue is not read before all packets of a unit are taken, nor while no buffer is
+//! free. Meanwhile the kernel's queue fills. When it is full, the kernel drops and counts packets.
 
 use super::counters::PortDrop;
 use super::port::{PlainDriver, PortCore};
@@ -29,7 +29,8 @@ use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-/// Bytes after a long buffer, for the longest units, which have 65,535 bytes.
+/// Length of the buffer for the end of a unit that is longer than a long buffer (65,520 bytes). A
+/// unit has up to 65,535 bytes.
 const SPILL_BYTES: usize = 64;
 /// Pause before an empty queue is read again: a read is a system call.
 const LOOK_EVERY: Duration = Duration::from_micros(2);
@@ -109,7 +110,6 @@ impl TunDriver {
         transit: Option<&mut Vec<TransitPacket>>,
     ) -> Result<bool, KernelError> {
         let Some(mut landing) = self.landing.take().or_else(|| core.longest_buffer()) else {
-            core.counters.port_drops.count(PortDrop::NoReceiveBuffer);
             return Ok(false);
         };
         let (mut header, mut spill) = ([0; VNET_HEADER_BYTES], [0; SPILL_BYTES]);
@@ -205,7 +205,6 @@ impl TunDriver {
     ) -> bool {
         let Some(mut unit) = self.unit.take() else { return false };
         let Some(mut packet) = core.buffer(unit.headers.packet_bytes(unit.next)) else {
-            core.counters.port_drops.count(PortDrop::NoReceiveBuffer);
             self.unit = Some(unit);
             return false;
         };
@@ -329,7 +328,7 @@ impl PlainDriver for TunDriver {
     }
 }
 
-/// Whether the kernel took this many packets. If not, they are counted as drops.
+/// Whether the kernel took this many packets. If not, they are counted as drops, or the port fails.
 fn is_taken(core: &mut PortCore, written: &Result<TunWritten, KernelError>, packets: u64) -> bool {
     let drops = &mut core.counters.port_drops;
     match written {

@@ -2,15 +2,18 @@
 //!
 //! ```text
 //!   command: file (32 bits) | the command as the program wrote it
-//!            file 0, with a descriptor: opens a file
-//!   answer:  error number or 0 | file | tokens to take back (32 bits each) | the answer's bytes
-//!   token:   one byte at the descriptor of a file, for each event of that file
+//!            file 0, with one end of a socket pair: opens a file
+//!   answer:  error number or 0 | a file or 0 | tokens to revoke there | the answer's bytes
+//!   token:   one byte at the end of the socket pair, for each event of its file
 //! ```
 //!
+//! The first three parts of an answer are numbers of 32 bits. The number of an opened file is in
+//! the answer's bytes; the program's descriptor of the file is the other end of its socket pair.
+//!
 //! The socket keeps the boundaries of messages (SOCK_SEQPACKET); numbers are in native byte order.
-//! A program has one connection, and has ended when the connection closes. A file closes when its
-//! descriptor does. No program can block the service: tokens that do not fit are sent later, and an
-//! answer that does not fit ends the connection.
+//! A program has one connection, and has ended when the connection closes. A file closes when the
+//! program closes its end. No program can block the service: tokens that do not fit are sent later,
+//! and an answer that does not fit ends the connection.
 
 use pollux_control::rdma_cm::{
     COMMAND_BYTES_MAX, CommandAnswer, FileId, ProgramId, RdmaCm, RdmaCmError,
@@ -216,7 +219,8 @@ impl Program {
 }
 
 fn receive(socket: &OwnedFd) -> Received {
-    // A longer command is truncated, and therefore refused.
+    // The rest of a longer message is not read. If its command is longer, too, it is refused, as
+    // the command's header has its length.
     let mut bytes = [0; HEAD_BYTES + COMMAND_BYTES_MAX];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);

@@ -134,8 +134,8 @@ impl<'a> Call<'a> {
     fn answer(&self, fixed: &(impl IntoBytes + Immutable), driver: &[u8]) -> Vec<u8> {
         let mut bytes = fixed.as_bytes().to_vec();
         if self.is_extended {
-            let length = [0, bytes.len() as u32 + 8];
-            bytes.extend_from_slice(length.as_bytes());
+            let response_length = (bytes.len() + size_of::<abi::ExTail>()) as u32;
+            bytes.extend_from_slice(abi::ExTail { comp_mask: 0, response_length }.as_bytes());
             bytes.resize(self.answer_fixed, 0);
         }
         bytes.extend_from_slice(driver);
