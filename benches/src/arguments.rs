@@ -16,20 +16,20 @@ pub(crate) struct Arguments {
 
 #[derive(Subcommand)]
 pub(crate) enum Action {
-    /// Measure latency: half the round trip of one message at a time, as perftest does. Options
-    /// have the letters of perftest, too.
+    /// Measure latency: half the round trip of one message at a time, as perftest does; with
+    /// --rate, the whole round trip. Short options are those of perftest.
     Lat(Measure),
     /// Measure one-way throughput in bytes.
     Bw(Measure),
     /// Measure the one-way message rate.
     Rate(Measure),
-    /// Measure connections opened and closed per second; with verbs, queue pairs of the client,
-    /// without a packet.
+    /// Measure connections opened and closed per second. With --layer verbs, the connection manager
+    /// opens them, and each carries a message each way.
     Connect(Measure),
-    /// Compare every row that has a budget with other programs.
+    /// Compare Pollux with other programs: each figure that has a budget.
     Compare(Compare),
-    /// Measure what a storm of management costs: UDP latency of a worker on the first core, with
-    /// and without CM requests and readers of tables on the second
+    /// Measure what a storm of management costs: UDP latency of a worker on the first core, while
+    /// the second core is idle, copies memory, or handles CM requests and reads of admin tables
     Isolation(IsolationArguments),
     /// Measure two workers on two cores against one: echo, and round trips of UDP
     Scaling(ScalingArguments),
@@ -62,53 +62,55 @@ const VERBS: &str = "Options of the layer verbs";
 /// The options of one measurement.
 #[derive(Args)]
 pub(crate) struct Measure {
-    /// Layer to measure: queue pairs, sockets of the library, or with rate a router
+    /// Layer to measure: queue pairs, sockets of the library, or a router (only for `rate`)
     #[arg(long, value_enum, default_value = "verbs")]
     pub(crate) layer: Layer,
     /// Transport service: rc, uc or ud
     #[arg(long, short = 'c', visible_alias = "connection", value_enum, ignore_case = true)]
     #[arg(default_value = "rc")]
     pub(crate) transport: MeasuredTransport,
-    /// What a message of the layer verbs is. Latencies of read and atomic are of the whole round
-    /// trip, since the other end sends nothing back
+    /// Operation that carries a message. Latencies of read and atomic are those of the whole round
+    /// trip, since the other end sends no message back
     #[arg(long, value_enum, default_value = "send", help_heading = VERBS)]
     pub(crate) op: VerbsOp,
-    /// Message sizes in bytes, such as 64 or 64,2k,1m, or `sweep` for those from 1 byte to the
-    /// longest
+    /// Message sizes in bytes, such as 64 or 64,2k,1m; `sweep` measures powers of four up to the
+    /// longest message, and that one
     #[arg(long, short, value_name = "N,...|sweep", default_value = "64")]
     pub(crate) size: String,
     /// The same as --size sweep
     #[arg(long, short, conflicts_with = "size")]
     pub(crate) all: bool,
-    /// Send both ways at the same time, with bw and rate of the layer verbs; the messages of both
-    /// ends count
+    /// Send in both directions at the same time, with bw and rate of --op send; the messages of
+    /// both ends count
     #[arg(long, short, help_heading = VERBS)]
     pub(crate) bidirectional: bool,
-    /// Queue pairs of each end, which messages use in turn
+    /// Queue pairs of each end; messages use them in turn
     #[arg(long, short, value_name = "N", default_value = "1", help_heading = VERBS)]
     pub(crate) qp: u16,
-    /// Messages of a queue pair that may be under way, with bw and rate [default: 256, or as many
-    /// as have a MiB together]
+    /// Messages in flight on each queue pair, at most, with bw and rate [default: 2 to 256, so that
+    /// all of them together have at most 1 MiB]
     #[arg(long, short, value_name = "N", help_heading = VERBS)]
     pub(crate) tx_depth: Option<u16>,
-    /// Messages that one call posts, with bw and rate [default: 32, from 4096 bytes on 4, and half
-    /// the depth at most]
+    /// Messages that one call posts, with bw and rate [default: 32, or 4 for messages of 4096 bytes
+    /// or more; at most half of --tx-depth]
     #[arg(long, short = 'l', visible_alias = "post_list", value_name = "N", help_heading = VERBS)]
     pub(crate) post_list: Option<u16>,
-    /// Messages for each completion of a sender, with bw and rate [default: those of a call]
+    /// Messages for each completion of a sender, with bw and rate [default: the same as
+    /// --post-list]
     #[arg(long, short = 'Q', value_name = "N", help_heading = VERBS)]
     pub(crate) cq_mod: Option<u16>,
-    /// Send messages up to this length inline, in requests [default: 64 with lat, otherwise 0]
+    /// Send messages up to this length inline, within the work request [default: 64 with lat,
+    /// otherwise 0]
     #[arg(long, short = 'I', visible_alias = "inline_size", value_name = "BYTES")]
     #[arg(help_heading = VERBS)]
     pub(crate) inline_size: Option<u16>,
-    /// Sleep until a completion instead of polling, at both ends
+    /// Both ends sleep until a completion event instead of polling
     #[arg(long, short, help_heading = VERBS)]
     pub(crate) events: bool,
-    /// Routes of the router
+    /// Routes in the FIB of the router
     #[arg(long, value_name = "N", help_heading = FORWARD)]
     pub(crate) routes: Option<u32>,
-    /// Destinations of the packets of each port [default: a million, or one with one route]
+    /// Destinations of the packets of each port [default: a million; with --routes 1, one]
     #[arg(long, value_name = "N", requires = "routes", help_heading = FORWARD)]
     pub(crate) flows: Option<u32>,
     /// Packets of IPv6 instead of IPv4
@@ -121,36 +123,36 @@ pub(crate) struct Measure {
     /// Device of the server, on the same machine
     #[arg(long, requires = "device", group = "other_end")]
     pub(crate) peer: Option<String>,
-    /// Host of the server, where `pollux-perf serve` runs, with its port if that is not 7091. The
-    /// server has chosen its device, core and priority
+    /// Host where `pollux-perf serve` runs, with its port if that is not 7091. That command chooses
+    /// the device, the core and the priority of the server
     #[arg(long, value_name = "HOST[:PORT]", group = "other_end", conflicts_with = "processes")]
     pub(crate) connect: Option<String>,
     /// Duration of each round in seconds, after the warm-up
     #[arg(long, short = 'D', value_parser = seconds, default_value = "0.5")]
     pub(crate) duration: Duration,
-    /// Rounds: what counts is their median, with an interval at 95 % from six rounds on
+    /// Number of rounds. The result is their median, with a 95 % interval from six rounds on
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     #[arg(default_value = "7")]
     pub(crate) rounds: u16,
-    /// Count rounds that other programs disturbed, too. Otherwise they are measured again, as often
-    /// as rounds are wanted
+    /// Count rounds that other programs disturbed, too. By default, each is measured again, up to
+    /// twice --rounds in all
     #[arg(long)]
     pub(crate) keep_disturbed: bool,
-    /// Send N messages/s at fixed times, whether or not those before are answered or under way.
-    /// Latency counts from the scheduled send time; bw and rate say how late a message was sent
+    /// Send N messages/s at fixed times, without waiting for earlier messages. Latency is the whole
+    /// round trip from the scheduled time; bw and rate report how late messages were sent
     #[arg(long, value_name = "N")]
     pub(crate) rate: Option<u32>,
-    /// Let the server sleep between messages, in blocking calls: with --rate 100, what it costs to
-    /// wake it
+    /// The server sleeps between messages, in blocking calls. With --rate 100, this shows what it
+    /// costs to wake it
     #[arg(long)]
     pub(crate) sleep: bool,
-    /// Measure a program that makes blocking calls on sockets at their defaults: inline or pinned
-    /// ones, or the kernel's over loopback. With connect, each connection carries --size bytes each
-    /// way
+    /// Measure a program with blocking calls on sockets at their default settings: the library's,
+    /// served by the calling thread (inline) or by workers (pinned), or the kernel's, over loopback
+    /// or to the host of --connect. With connect, each connection carries --size bytes each way
     #[arg(long, value_enum)]
     pub(crate) sockets: Option<ProgramSockets>,
-    /// Do not check payloads. Otherwise each message carries a number in many places, which the
-    /// receiver checks, and each has a buffer of its own while it is under way
+    /// Do not check payloads. By default, each message repeats its number throughout the payload,
+    /// the receiver checks it, and each message in flight has its own buffer
     #[arg(long)]
     pub(crate) unchecked: bool,
     /// Run client and server as processes instead of threads
@@ -177,7 +179,8 @@ pub(crate) struct Place {
 /// A campaign for `campaign --help`.
 const CAMPAIGN: &str = "\
 A file has the keys rounds, duration, cores, fifo, device, peer, connect and keep_disturbed, and
-tables of measurements. What lists have is measured with each other; a value needs no brackets:
+tables of measurements. Every combination of the values in lists is measured; a single value needs
+no brackets:
 
   duration = 0.5
   cores = [0, 1]
@@ -206,19 +209,19 @@ and flows, ipv6, sleep, events, bidirectional and unchecked.";
 pub(crate) struct CampaignArguments {
     /// A file of TOML with tables [[measure]]
     pub(crate) file: PathBuf,
-    /// The run, for diff and report: written after each measurement
+    /// File of the run, for diff and report; written after each measurement
     #[arg(long, value_name = "RUN.json")]
     pub(crate) into: PathBuf,
-    /// Device of the client, instead of that of the file
+    /// Device of the client, instead of the one in the file
     #[arg(long)]
     pub(crate) device: Option<String>,
-    /// Device of the server, on the same machine, instead of the other end of the file
+    /// Device of the server, on the same machine, instead of the server in the file
     #[arg(long, conflicts_with = "connect")]
     pub(crate) peer: Option<String>,
-    /// Host where `pollux-perf serve` runs, instead of the other end of the file
+    /// Host where `pollux-perf serve` runs, instead of the server in the file
     #[arg(long, value_name = "HOST[:PORT]")]
     pub(crate) connect: Option<String>,
-    /// Cores of client and server, instead of those of the file
+    /// Cores of client and server, instead of those in the file
     #[arg(long, value_parser = cores)]
     pub(crate) cores: Option<[usize; 2]>,
 }
@@ -243,7 +246,7 @@ pub(crate) enum ReportFormat {
     Csv,
     /// Round trips, for the tools of HdrHistogram
     HdrLog,
-    /// What compare found, as a table of Markdown
+    /// The result of compare, as a Markdown table
     Markdown,
 }
 
@@ -254,11 +257,11 @@ pub(crate) struct Diff {
     pub(crate) before: PathBuf,
     /// The run after
     pub(crate) after: PathBuf,
-    /// Changes of less than so many percent do not count
+    /// Smaller changes, in percent, do not count
     #[arg(long, value_name = "PERCENT", default_value = "2")]
     pub(crate) least: f64,
-    /// Fail also if nothing can be said of a row: with too few rounds, with all of them disturbed,
-    /// or if it is gone
+    /// Fail also for a row that cannot be decided: it is missing, has too few rounds, or all of
+    /// them were disturbed
     #[arg(long)]
     pub(crate) strict: bool,
     /// Print machine-readable JSON
@@ -269,10 +272,10 @@ pub(crate) struct Diff {
 /// The options of `serve`.
 #[derive(Args)]
 pub(crate) struct Serve {
-    /// Device of this end; without one, only --sockets kernel can be measured
+    /// Device of the server; without one, clients can measure only --sockets kernel
     #[arg(long)]
     pub(crate) device: Option<String>,
-    /// Address and port to listen at: by default this machine alone reaches it
+    /// Address and port to listen at; the default accepts clients of this machine only
     #[arg(long, value_name = "ADDRESS[:PORT]", default_value = "127.0.0.1")]
     pub(crate) listen: String,
     /// Core to pin each measurement to
@@ -290,7 +293,7 @@ pub(crate) struct IsolationArguments {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     #[arg(default_value = "20000")]
     pub(crate) rate: u32,
-    /// Rounds of measurements, each without and with the storm
+    /// Rounds, each of three measurements: quiet, busy, and with the storm
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     #[arg(default_value = "7")]
     pub(crate) rounds: u16,
@@ -311,14 +314,14 @@ pub(crate) struct IsolationArguments {
 /// The options of `scaling`.
 #[derive(Args)]
 pub(crate) struct ScalingArguments {
-    /// Rounds of measurements, each of one worker and of two
+    /// Rounds, each of a measurement of one worker and one of two
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     #[arg(default_value = "7")]
     pub(crate) rounds: u16,
     /// Duration of each measurement in seconds
     #[arg(long, value_parser = seconds, default_value = "1")]
     pub(crate) duration: Duration,
-    /// Cores of the workers; one worker has the first
+    /// Cores of the workers; a single worker uses the first
     #[arg(long, value_parser = cores, default_value = "0,1")]
     pub(crate) cores: [usize; 2],
     /// Print machine-readable JSON
@@ -337,8 +340,8 @@ pub(crate) struct ForwardArguments {
         default_value = "1,1000,100000,1000000"
     )]
     pub(crate) routes: Vec<usize>,
-    /// Destinations of the packets of each port; by default a million, or one with one route, and
-    /// with --rfc2544 as many as routes
+    /// Destinations of the packets of each port [default: a million; with --routes 1, one; with
+    /// --rfc2544, as many as routes]
     #[arg(long, value_name = "N")]
     pub(crate) flows: Option<usize>,
     /// Lengths of the packets in bytes, headers included, with commas between them
@@ -374,11 +377,11 @@ pub(crate) struct ForwardArguments {
 /// The options of a comparison.
 #[derive(Args)]
 pub(crate) struct Compare {
-    /// Finish within two minutes: three pairs of 0.3 s, which decide nothing, instead of seven
-    /// pairs of 1 s
+    /// Finish within two minutes: three pairs of measurements (Pollux and the other program) of
+    /// 0.3 s instead of seven of 1 s, too few for a verdict
     #[arg(long)]
     pub(crate) quick: bool,
-    /// Fail if any peer program gives no figure
+    /// Fail if one of the other programs gives no figure
     #[arg(long)]
     pub(crate) all_peers: bool,
     #[command(flatten)]

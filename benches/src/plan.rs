@@ -93,7 +93,7 @@ pub enum ProgramSockets {
     Inline,
     /// The library's, served by workers.
     Pinned,
-    /// The kernel's, over loopback.
+    /// The kernel's, over loopback or to the host of --connect.
     Kernel,
 }
 

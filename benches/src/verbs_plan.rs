@@ -12,7 +12,8 @@ const QPS_MAX: u16 = 4096;
 const DEPTH_MAX: u16 = 8192;
 /// The largest default depth of a queue pair.
 const DEPTH: u32 = 256;
-/// The bytes in flight on all queue pairs together, by default. More would not stay in the caches.
+/// The bytes in flight on all queue pairs together, by default, if the depth is at least 2. More
+/// would not stay in the caches.
 const BYTES_UNDER_WAY: u32 = 1 << 20;
 /// Messages of this length or longer are posted in shorter lists by default.
 const LONG_BYTES: u32 = 4096;
@@ -38,19 +39,20 @@ pub enum VerbsOp {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct VerbsPlan {
     pub op: VerbsOp,
-    /// Whether both ends send, with bw and rate of sends.
+    /// Whether both ends send; only for bw and rate of the operation Send.
     pub bidirectional: bool,
     /// Queue pairs of each end, which messages use in turn.
     #[serde(default = "one")]
     pub qps: u16,
     /// Messages in flight on each queue pair, with bw and rate; by default, as many as stay in the
-    /// caches.
+    /// caches, but 2 to 256.
     #[serde(default)]
     pub depth: Option<u16>,
     /// Messages that one call posts, with bw and rate.
     #[serde(default)]
     pub post_list: Option<u16>,
-    /// Messages per completion of a sender, with bw and rate; by default, those of one call.
+    /// Messages for each completion of a sender, with bw and rate; by default, the same as
+    /// `post_list`.
     #[serde(default)]
     pub completion_every: Option<u16>,
     /// Messages up to this length are sent inline; by default 64 bytes with lat, otherwise 0.

@@ -8,8 +8,8 @@
 //! ARP and neighbor discovery answer for the addresses of their own interface only. RFC 4861 7.2.3
 //! requires this of neighbor discovery. Linux's ARP answers for all addresses by default; with
 //! `arp_ignore` 1 it behaves like ours. Why: two interfaces on one partition would both answer, and
-//! peers would get the link address of either. A peer reaches the other address by a route through
-//! an address of this interface.
+//! peers would get the link address of either. A peer reaches an address of another interface
+//! by a route through an address of this interface.
 
 use super::{Action, InterfaceDrop, IpoibInterface};
 use crate::address::{
@@ -76,7 +76,8 @@ impl IpoibInterface {
         configured.map(|one| (one.ip, one.prefix_len)).chain(leased)
     }
 
-    /// Sets the addresses of all interfaces of the node. Returns whether they have changed.
+    /// Sets the addresses of all interfaces of the node. Returns `false` if it is the same set as
+    /// before.
     pub fn set_node_addresses(&mut self, all: &Arc<BTreeSet<IpAddr>>) -> bool {
         if Arc::ptr_eq(self.addresses.of_node(), all) {
             return false;
@@ -162,8 +163,8 @@ impl IpoibInterface {
         has_progress
     }
 
-    /// Probes an address for duplicates. An address that was ours before the interface went down is
-    /// announced at once instead; a lease among these is confirmed by its server.
+    /// Probes an address for duplicates. An IPv4 address that was ours before the interface went
+    /// down is announced at once instead; a lease among these is confirmed by its server.
     fn claim(&mut self, now: Time, ip: IpAddr) {
         let probes = match self.is_leased(ip) {
             _ if self.addresses.is_ours(ip) => Probes::None,

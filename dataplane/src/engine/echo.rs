@@ -1,4 +1,4 @@
-//! Echo: the smallest possible work of a worker, which returns each packet to its sender. It
+//! Echo: the smallest possible work of a worker, which returns each IPv4 packet for it. It
 //! measures the engine with all steps of a packet: the receive, the verdict, the lookup in the
 //! neighbor table, and the send in a batch.
 
@@ -30,7 +30,7 @@ pub struct Echo<D> {
     echoed: u64,
     /// The worker is stopping, so received packets are dropped.
     is_ending: bool,
-    // Dropped last, because buffers return to these pools.
+    // Dropped after the fields that hold buffers, which return to these pools.
     _memory: [PacketMemory; 2],
     _table: RouteTable,
     routes: Snapshot<Routes>,

@@ -1,7 +1,7 @@
 //! The subnet as its manager has discovered it: nodes, ports, links, LIDs, and the tables that were
 //! written.
 //!
-//! A sweep makes a new view. It inherits the written tables from the old view, so that only
+//! A heavy sweep makes a new view. It inherits the written tables from the old view, so that only
 //! differences are written. The administrator answers from the last complete view.
 
 use crate::node::PortSet;
@@ -222,7 +222,8 @@ impl View {
         self.by_port_guid(gid.guid()).filter(|_| is_ours)
     }
 
-    /// Moves the written tables of `old` into this view, except those of restarted nodes.
+    /// Moves the written tables of `old` into this view, except those of restarted switches, and
+    /// the P_Keys of ports that are down or not armed yet.
     pub(crate) fn inherit(&mut self, old: &mut Self) {
         for node in &mut self.nodes {
             let Some(before) = old.by_guid(node.info.node_guid) else { continue };

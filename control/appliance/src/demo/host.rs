@@ -75,7 +75,7 @@ impl DemoHost {
         }
         let (buffer, pattern) = (&mut self.buffer, &self.pattern);
         self.streams.retain_mut(|(stream, service)| {
-            // The client reports an error of its stream.
+            // An error only ends the stream here, because the client reports it.
             !stream.is_readable() || service.serve(stream, buffer, pattern).unwrap_or(false)
         });
         Ok(is_busy)

@@ -1,4 +1,4 @@
-//! Resolves a key: selects the route in use, and its paths through interfaces of this node.
+//! Resolves a key: selects the route in use, and its paths through our interfaces.
 
 use super::table::{Entry, KernelLink, NexthopObject};
 use super::{KernelHop, KernelRoute, KernelRouteKey, KernelRoutes, KernelTarget};
@@ -29,7 +29,7 @@ impl KernelRoutes {
             let own = entry.paths.iter().map(|hop| (*hop, u32::from(hop.weight)));
             return self.via(&own.collect::<Vec<_>>());
         }
-        // The message with the nexthop object may follow that with the route.
+        // Without its nexthop object the route is not usable. The object may come after the route.
         match self.tables.nexthops.get(&entry.nexthop_id)? {
             NexthopObject::Path(hop) => self.via(&[(*hop, 1)]),
             NexthopObject::Blackhole => Some(KernelTarget::Blackhole),
@@ -49,10 +49,9 @@ impl KernelRoutes {
         }
     }
 
-    /// The live paths through interfaces of this node, or [`Self::by_kernel_port`] if all live
-    /// paths are through other links; `None` if no path is live. Paths without carrier are used
-    /// only if there are no others, because the kernel does not know whether an interface of this
-    /// node is up.
+    /// The live paths through our interfaces, or [`Self::by_kernel_port`] if all live paths are
+    /// through other links; `None` if no path is live. Paths without carrier are used only if there
+    /// are no others, because the carrier is that of the shadow, and our interface may be up.
     fn via(&self, hops: &[(RoutePath, u32)]) -> Option<KernelTarget> {
         let mut alive: Vec<_> = hops
             .iter()
@@ -88,8 +87,8 @@ impl KernelRoutes {
         self.names.get(self.config.interfaces.get(link)?).cloned()
     }
 
-    /// The target of a route without a path through an interface of this node: the port to the
-    /// kernel, or unreachable if there is no such port.
+    /// The target of a route without a path through our interfaces: the port to the kernel, or
+    /// unreachable if there is no such port.
     fn by_kernel_port(&self) -> KernelTarget {
         let port = self.config.kernel_port.as_ref().and_then(|port| self.names.get(port));
         port.map_or(KernelTarget::Unreachable, |port| {

@@ -63,8 +63,8 @@ impl<L: Link> Hca<L> {
     }
 
     /// Moves a completion queue to another ring. The last entry in the old ring is a resize CQE.
-    /// libmlx5 copies the entries before it to the new ring, each to the next higher index, because
-    /// the resize CQE also takes up an index.
+    /// libmlx5 advances its consumer index by one for the resize CQE. So it copies each entry
+    /// before it to the new ring at an index that is one higher than in the old ring.
     pub(super) fn resize_cq(&mut self, call: &Call<'_>) -> Answer {
         let (asked, part): (abi::ResizeCq, _) = call.parts()?;
         let own: abi::ResizeCqDriver = driver(part);
@@ -185,8 +185,8 @@ pub(super) const COMPLETION_VECTORS: u32 = 1;
 pub(super) const CQ_ENTRIES_MAX: u32 = 1 << 20;
 
 const IGNORE_OVERRUN: u32 = 1 << 1;
-/// A flag of the driver's part: it names a doorbell page. The page is ignored, because only page 0
-/// has the register of completion queues.
+/// A flag of the driver's part: its field `uar_page_index` is valid. The field is ignored, because
+/// only page 0 has a CQ doorbell.
 const UAR_PAGE_INDEX: u16 = 1 << 1;
 
 /// A ring of `cqe + 1` entries. Returns their number, the bytes of each, and the memory.

@@ -9,7 +9,8 @@
 //! 40  the MAD
 //! ```
 //!
-//! Integers are in native byte order: both ends are on one machine. Parsing accepts any bytes.
+//! Integers are in native byte order: both ends are on one machine. The parser takes any bytes, and
+//! returns `None` for those that are no message.
 
 use crate::net::agent_mad::{AgentGrh, AgentMad};
 use pollux_wire::address::{Gid, Lid, Qpn};

@@ -3,12 +3,13 @@
 //!
 //! ```text
 //! word 0   version 32 | kind 32
-//!      1   first number
-//!      2   second number, or two of 32 bits
+//!      1   first number, or two (port 8 | context or is_sm; ring 48 | slot 16)
+//!      2   second number, or two (segment 32 | is_mapped 32)
 //!      3 ...  a name or a reason, UTF-8
 //! ```
 //!
-//! Words are in native byte order: both ends are on one machine. Parsing accepts any bytes.
+//! Words are in native byte order: both ends are on one machine. The parser takes any bytes, and
+//! returns `None` for those that are no message.
 
 /// The version of the protocol; both ends must have the same.
 pub const VERSION: u32 = 5;
@@ -56,15 +57,17 @@ pub enum ControlMessage {
     },
     /// The sender of a direct ring to its receiver: the segment has no leases any more.
     Withdraw { ring: u64, segment: u32 },
-    /// The receiver of a direct ring to its sender: whether it has mapped the segment. Before this
-    /// answer, the sender exposes no other segment.
+    /// Answers [`Self::Expose`] and [`Self::Withdraw`]: whether the receiver of the direct ring has
+    /// mapped the segment now. If the descriptor was lost, the server answers in its place. Before
+    /// the answer, the sender sends no other Expose or Withdraw for this ring.
     Mapped { ring: u64, segment: u32, is_mapped: bool },
-    /// Wakes the other end: the ring to it has an entry.
+    /// Wakes the other end, which polls: the ring to it has an entry, or one of its direct rings
+    /// was closed.
     Wake,
     /// Server, with the client's end of a direct ring's wake socket. It precedes [`Self::Sends`] or
     /// [`Self::Receives`] of that ring.
     WakeSocket { ring: u64 },
-    /// Server, to an adapter with the descriptor of the shared port page: the client is attached.
+    /// Server: the client is attached. An adapter gets the descriptor of the shared port page.
     Attached { client: u32 },
     /// Server: the client is refused.
     Refused { reason: String },

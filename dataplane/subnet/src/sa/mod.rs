@@ -9,7 +9,7 @@
 //! 1. `paths`, `groups`, `services`, `subscriptions`: attributes for ordinary nodes;
 //! 2. `notices`: reports to subscribers; `records`: attributes for management tools.
 //!
-//! Answers longer than a datagram use RMPP ([`pollux_verbs::rmpp`]).
+//! Answers to GetTable and GetMulti use RMPP ([`pollux_verbs::rmpp`]), even short ones.
 
 mod groups;
 mod notices;
@@ -56,10 +56,11 @@ pub struct SaCounters {
     pub answered: u64,
     /// Queries answered with BUSY: the queue was full, or too many RMPP transfers were active.
     pub busy: u64,
-    /// Malformed datagrams, or datagrams from unknown ports.
+    /// Datagrams that are no query of a known port: malformed ones, unexpected responses, and those
+    /// of unknown ports.
     pub strays: u64,
     pub untrusted: u64,
-    /// Answers and reports dropped because a queue was full.
+    /// Answers dropped because the queue was full. Reports are counted with the subscriptions.
     pub lost: u64,
 }
 
@@ -90,9 +91,10 @@ pub struct Administrator {
     packet_life_time: TimeCode,
     questions: VecDeque<Datagram>,
     outgoing: VecDeque<Datagram>,
-    /// Answers to joins that wait until writing the MFTs of their groups begins.
+    /// Answers to joins whose MFTs are still to be written.
     unwritten_joins: Vec<Datagram>,
-    /// Answers to joins that wait until the MFTs of their groups are written.
+    /// Answers to joins whose MFTs are being written; sent when the switches have answered. If a
+    /// group ends meanwhile, all answers are sent at once, before the report of its end.
     written_joins: Vec<Datagram>,
     transfers: Transfers<TransferKey>,
     groups: Groups,

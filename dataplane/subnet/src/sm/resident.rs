@@ -21,7 +21,7 @@ pub struct Residents {
 }
 
 impl Residents {
-    /// Starts a manager at a port, 0 at a switch.
+    /// Starts a manager at a port. A switch has its manager at port 0.
     pub fn start(&mut self, subnet: &mut Subnet, at: End, config: SmConfig) {
         self.stop(subnet, at);
         let port = subnet.port(at);
@@ -30,7 +30,7 @@ impl Residents {
         self.all.push((at, SubnetManager::new(config, guid)));
     }
 
-    /// Stops the manager at a port, without a message.
+    /// Stops the manager at a port. It sends nothing: other managers must notice that it is gone.
     pub fn stop(&mut self, subnet: &mut Subnet, at: End) {
         let before = self.all.len();
         self.all.retain(|(end, _)| *end != at);

@@ -1,5 +1,5 @@
 //! The plan of a fabric: nodes, ports, and links (IBA 3.2), without the decisions of a subnet
-//! manager.
+//! manager, apart from the LIDs in a dump.
 //!
 //! A plan comes from a specification such as `fat-tree:4` ([`Topology::generate`]), or from a file
 //! in the format of `ibnetdiscover` ([`Topology::read`]), so that a dump of a real cluster can be

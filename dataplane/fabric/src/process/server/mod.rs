@@ -463,7 +463,7 @@ impl Client {
         Some(Down::Frame(frame))
     }
 
-    /// Wakes the client for an entry in the ring down, if it sleeps.
+    /// Wakes the client, if it sleeps: the ring down has an entry, or a direct ring was closed.
     fn wake(&self) {
         if self.page.takes_waking() {
             // If the socket is full, its other messages wake the client.
