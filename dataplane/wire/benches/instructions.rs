@@ -1,13 +1,14 @@
-//! Instructions that the hot formats cost, counted by callgrind; more than the limit fails.
+//! Instruction counts of the hot formats, measured by callgrind. A count at or above its limit is
+//! a failure.
 //!
 //! ```text
 //! cargo bench -p pollux-wire --bench instructions
 //! ```
 //!
-//! The counts are those of the release profile on x86-64 without further CPU features, by rustc
-//! 1.95, and include about fifteen instructions of each bench's own.
+//! The counts below are from rustc 1.95 with the bench profile, for x86-64 without additional CPU
+//! features. Each count includes about fifteen instructions of the bench itself.
 //!
-//! | bench | counted | must be below |
+//! | bench | instructions | must be below |
 //! |---|---|---|
 //! | `parse` | 146 | 150 |
 //! | `emit` | 52 | 150 |
@@ -32,7 +33,7 @@ fn below(instructions: u64) -> LibraryBenchmarkConfig {
     config
 }
 
-// All checks of LRH, GRH, BTH, DETH and encapsulation, and the fields by which a receiver decides.
+// Checks of LRH, GRH, BTH, DETH and encapsulation, and the fields that a receiver needs.
 #[library_benchmark(config = below(150))]
 #[bench::broadcast(Box::new(Flow::BROADCAST.packet()))]
 fn parse(packet: Box<[u8; frame::LEN]>) -> Box<impl Sized> {
@@ -43,7 +44,7 @@ fn parse(packet: Box<[u8; frame::LEN]>) -> Box<impl Sized> {
     packet
 }
 
-// The headers of a datagram, from an address handle and a queue pair.
+// The headers of a datagram, from the fields of an address handle and a queue pair.
 #[library_benchmark(config = below(150))]
 #[bench::broadcast(Box::new((Flow::BROADCAST, [0; frame::LEN])))]
 fn emit(mut frame: Box<(Flow, [u8; frame::LEN])>) -> Box<impl Sized> {
@@ -59,7 +60,7 @@ fn icrc(packet: Box<[u8; 60 + 2048]>) -> Box<impl Sized> {
     packet
 }
 
-// What a router does to the header of every IPv4 packet.
+// The TTL and checksum update by which a router forwards an IPv4 packet.
 #[library_benchmark(config = below(50))]
 #[bench::ttl(Box::new(Ipv4Header { ttl: 64, ..Ipv4Header::default() }.emit()))]
 fn ipv4_checksum_update(mut header: Box<[u8; Ipv4Header::LEN]>) -> Box<impl Sized> {

@@ -1,18 +1,18 @@
-//! Times of the hot formats, for people to read; `instructions` is what is held to a limit.
+//! Times of the hot formats, for information only; the bench `instructions` enforces limits.
 //!
 //! ```text
 //! cargo bench -p pollux-wire --bench times
 //! ```
 //!
-//! On two cores of a virtual machine (Xeon with AVX-512, clock of 2.3 GHz, others' load beside):
+//! Results on a shared virtual machine with two cores (Xeon with AVX-512, 2.3 GHz):
 //!
-//! | what | time | bytes a clock cycle |
+//! | bench | time | bytes per clock cycle |
 //! |---|---|---|
 //! | `parse` | 9 ns | |
 //! | `emit` | 4 ns | |
 //! | `icrc` of a packet with 2 KiB of payload | 74 to 93 ns | 10 to 12 |
-//! | `vcrc` of the same | 1.1 us | 0.8 |
-//! | `ipv4 checksum update`, each waiting for the one before | 14 ns | |
+//! | `vcrc` of the same packet | 1.1 us | 0.8 |
+//! | `ipv4 checksum update`, each depending on the previous one | 14 ns | |
 
 mod frame;
 

@@ -8,9 +8,10 @@ use core::net::Ipv6Addr;
 pub struct Lid(pub u16);
 
 impl Lid {
-    /// No address: a port before the subnet manager gave it one.
+    /// The LID of a port to which the subnet manager has not assigned one yet.
     pub const NONE: Self = Self(0);
-    /// The port at the other end of the link; only directed-route management uses it.
+    /// The permissive LID. As a destination, it is the port at the other end of the link, for
+    /// directed-route SMPs. In messages, it stands for no particular LID.
     pub const PERMISSIVE: Self = Self(0xffff);
     pub const UNICAST_FIRST: Self = Self(1);
     pub const UNICAST_LAST: Self = Self(0xbfff);
@@ -27,16 +28,16 @@ impl Lid {
         self.0 >= Self::MULTICAST_FIRST.0 && self.0 <= Self::MULTICAST_LAST.0
     }
 
-    /// The path bits: the low bits that a port with this LMC may vary (IBA 4.1.3).
+    /// The path bits: the low `lmc` bits, which tell the LIDs of one port apart (IBA 4.1.3).
     #[inline]
     pub const fn path_bits(self, lmc: u8) -> u8 {
         (self.0 & ((1 << (lmc & 7)) - 1)) as u8
     }
 
-    /// Whether a port with base address `self` and this mask control answers to `dlid` (IBA 4.1.3).
+    /// Whether `dlid` is one of the LIDs of a port with base LID `self` and this LMC (IBA 4.1.3).
     #[inline]
     pub const fn covers(self, lmc: u8, dlid: Self) -> bool {
-        // LMC has three bits, so the shift cannot be too wide.
+        // An LMC has three bits, so the shift cannot overflow.
         self.0 >> (lmc & 7) == dlid.0 >> (lmc & 7)
     }
 }
@@ -62,12 +63,13 @@ pub struct Qpn(pub u32);
 impl Qpn {
     pub const SMI: Self = Self(0);
     pub const GSI: Self = Self(1);
-    /// The members of the group: the destination QPN of every multicast packet.
+    /// The destination QPN of every multicast packet.
     pub const MULTICAST: Self = Self(0xff_ffff);
     pub const MAX: Self = Self(0xff_ffff);
 }
 
-/// A global identifier: 64 bits of prefix, 64 of interface; an IPv6 address in form (IBA 4.1.1).
+/// A global identifier: a 64-bit prefix and a 64-bit GUID, in the form of an IPv6 address (IBA
+/// 4.1.1).
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Gid(pub [u8; 16]);
 
@@ -95,7 +97,7 @@ impl Gid {
         self.0[0] == 0xff
     }
 
-    /// Whether its prefix is the link-local one, which every port answers to beside its own.
+    /// Whether the prefix is the link-local one. Every port accepts it in addition to its own.
     #[inline]
     pub const fn is_link_local(self) -> bool {
         self.prefix() == Self::DEFAULT_PREFIX
@@ -109,8 +111,8 @@ impl fmt::Display for Gid {
 }
 
 codes! {
-    /// How far a multicast group reaches: four bits of its GID (IBA 4.1.1), and the same in IPv6
-    /// (RFC 4291 2.7).
+    /// The scope of a multicast group: four bits of its GID (IBA 4.1.1), with the same codes as in
+    /// IPv6 (RFC 4291 2.7).
     pub struct Scope(u8) {
         INTERFACE_LOCAL = 1,
         LINK_LOCAL = 2,

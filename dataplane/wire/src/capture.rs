@@ -1,10 +1,10 @@
-//! Captures: packets in a file that public dissectors read.
+//! Capture files that Wireshark reads.
 //!
-//! Wireshark does not read link type 247, which is assigned to InfiniBand. It reads packets from
-//! LRH to VCRC as records of type 21 of Endace's ERF format, which a plain pcap file may hold
-//! (link type 197). So a capture is a [`FileHeader`], then for every packet a [`RecordHeader`], an
-//! [`ErfHeader`] and the packet: [`record`] makes the two headers of one packet. Captures of
-//! Ethernet have only the first ([`ethernet_record`]).
+//! Wireshark does not read link type 247, which is assigned to InfiniBand. It reads InfiniBand
+//! packets, from LRH to VCRC, as records of type 21 of Endace's ERF format, which a pcap file can
+//! contain (link type 197). So a capture is a [`FileHeader`] and, for each packet, a
+//! [`RecordHeader`], an [`ErfHeader`] and the packet. [`record`] makes the two headers of a packet.
+//! Captures of Ethernet have no ERF header ([`ethernet_record`]).
 
 use crate::WireError;
 use core::time::Duration;
@@ -15,7 +15,8 @@ pub const PACKET_LEN_MAX: usize = u16::MAX as usize - ErfHeader::LEN;
 pub const RECORD_HEADERS_LEN: usize = RecordHeader::LEN + ErfHeader::LEN;
 
 layout! {
-    /// The pcap file header. Big-endian here; readers recognize the byte order by the magic number.
+    /// The pcap file header, written in big-endian order; readers detect the order by the magic
+    /// number.
     pub struct FileHeader: 24 bytes {
         0:0   32  magic: u32,
         4:0   16  version_major: u16,
@@ -28,7 +29,7 @@ layout! {
 impl FileHeader {
     pub const MAGIC_NANOSECONDS: u32 = 0xa1b2_3c4d;
     pub const LINKTYPE_ERF: u32 = 197;
-    /// Frames of Ethernet, without their checks.
+    /// Ethernet frames without the frame check sequence.
     pub const LINKTYPE_ETHERNET: u32 = 1;
     pub const INFINIBAND: Self = Self {
         magic: Self::MAGIC_NANOSECONDS,
@@ -53,11 +54,11 @@ layout! {
 
 layout! {
     pub struct ErfHeader: 16 bytes {
-        /// 32 bits of seconds and 32 of fraction, *least* significant byte first, unlike the rest.
+        /// 32 bits of seconds and 32 bits of fraction. Unlike all other fields, little-endian.
         0:0   64  timestamp_le: [u8; 8],
         8:0    8  record_type: u8,
         9:0    8  flags: u8,
-        /// Bytes of this header and the packet.
+        /// Length of this header and the packet, in bytes.
         10:0  16  record_len: u16,
         14:0  16  wire_len: u16,
     }
@@ -68,7 +69,7 @@ impl ErfHeader {
     pub const VARYING_LENGTH: u8 = 0x04;
 }
 
-/// The headers of a packet of `len` bytes, at `time` since 1970.
+/// Makes the headers of a packet of `len` bytes, captured at `time` since 1970.
 pub fn record(time: Duration, len: usize) -> Result<[u8; RECORD_HEADERS_LEN], WireError> {
     if len > PACKET_LEN_MAX {
         return Err(WireError::BadLength { format: "ErfHeader" });
@@ -88,7 +89,7 @@ pub fn record(time: Duration, len: usize) -> Result<[u8; RECORD_HEADERS_LEN], Wi
     Ok(headers)
 }
 
-/// The headers of an Ethernet frame of `len` bytes, at `time` since 1970.
+/// Makes the header of an Ethernet frame of `len` bytes, captured at `time` since 1970.
 pub fn ethernet_record(time: Duration, len: u16) -> RecordHeader {
     RecordHeader {
         seconds: time.as_secs() as u32,

@@ -1,9 +1,9 @@
-//! A field whose values have names; other values are valid too.
+//! Types for fields with named values.
 //!
-//! A peer may send a code that we do not know; it must survive parsing, printing and emitting. So
-//! this is a number with named constants, which match as patterns, and not an enum.
+//! A peer may send an unknown value, which must survive parsing, printing and emitting. So such a
+//! type is a number with named constants, which can be used as patterns, and not an enum.
 
-/// Makes a type of a list of values.
+/// Makes a type from a list of named values.
 ///
 /// ```
 /// pollux_wire::codes! {
@@ -32,7 +32,7 @@ macro_rules! codes {
             )*
             pub const ALL: &'static [Self] = &[$( Self::$code ),*];
 
-            /// The specification's name of this value, if it has one.
+            /// The name of this value in the specification, if it has one.
             pub const fn name(self) -> Option<&'static str> {
                 $( if self.0 == Self::$code.0 { return Some(stringify!($code)); } )*
                 None

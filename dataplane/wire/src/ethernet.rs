@@ -1,26 +1,26 @@
-//! Ethernet II frames, with or without a tag of IEEE 802.1Q (IEEE 802.3 3.2, 802.1Q 9; RFC 894,
-//! RFC 2464).
+//! Ethernet II frames, with or without a VLAN tag (IEEE 802.3 3.2, IEEE 802.1Q 9; RFC 894, RFC
+//! 2464).
 
 use crate::address::Gid;
 use crate::layout::{FieldSpec, Layout, WireError, split_header};
 use core::fmt;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// The address of an interface, or of a group of them.
+/// The MAC address of an interface or a multicast group.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MacAddress(pub [u8; 6]);
 
 codes! {
-    /// The protocol of a payload, on Ethernet and on IPoIB alike (IEEE 802 9.2.1, RFC 4391 6).
+    /// The protocol of a payload, on Ethernet and on IPoIB (IEEE 802 9.2.1, RFC 4391 6).
     pub struct EtherType(u16) {
         IPV4 = 0x0800,
         ARP = 0x0806,
         RARP = 0x8035,
         IPV6 = 0x86dd,
-        /// A tag of a VLAN, before the type of the payload (IEEE 802.1Q 9.6).
+        /// A VLAN tag follows; it contains the type of the payload (IEEE 802.1Q 9.6).
         VLAN = 0x8100,
-        /// An in-band management datagram: our extension, with a number for experiments (IEEE 802
-        /// 9.2.4).
+        /// An in-band management datagram: an extension of Pollux, with an EtherType reserved for
+        /// experiments (IEEE 802 9.2.4).
         IN_BAND_MAD = 0x88b6,
     }
 }
@@ -35,29 +35,29 @@ layout! {
 }
 
 layout! {
-    /// A tag, which follows the type of the header that announces it (IEEE 802.1Q 9.6).
+    /// A VLAN tag, behind an [`EthernetHeader`] of type [`EtherType::VLAN`] (IEEE 802.1Q 9.6).
     pub struct VlanTag: 4 bytes {
-        /// Up to 7, the highest.
+        /// From 0 to 7; 7 is the highest.
         0:0    3  priority: u8,
         0:3    1  drop_eligible: bool,
-        /// The VLAN; zero is a priority without one.
+        /// The VLAN ID; 0 if the tag has only a priority.
         0:4   12  vlan: u16,
         2:0   16  ether_type: EtherType,
     }
 }
 
-/// The highest number of a VLAN; the next one is reserved.
+/// The highest VLAN ID; 4095 is reserved.
 pub const VLAN_MAX: u16 = 4094;
 
-/// A frame, of which the tag is taken off.
+/// A parsed frame; the VLAN tag, if any, is not part of the payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EthernetFrame<'a> {
     pub destination: MacAddress,
     pub source: MacAddress,
     pub vlan: Option<u16>,
-    /// Values below 1,536 are lengths (IEEE 802.3 3.2.6), and no protocol here.
+    /// Values below 1,536 are lengths (IEEE 802.3 3.2.6), not protocols.
     pub ether_type: EtherType,
-    /// The payload, with the padding of short frames.
+    /// The payload, including the padding of short frames.
     pub payload: &'a [u8],
 }
 
@@ -102,14 +102,15 @@ impl MacAddress {
         self.0[0] & 1 != 0
     }
 
-    /// The address of an IPv6 group, from its low 32 bits (RFC 2464 7).
+    /// The MAC address of an IPv6 group: `33:33` and the low 32 bits of the group (RFC 2464 7).
     pub const fn of_group(mgid: Gid) -> Self {
         let [.., a, b, c, d] = mgid.0;
         Self([0x33, 0x33, a, b, c, d])
     }
 
-    /// The MAC address for a multicast or broadcast IP address (RFC 1112 6.4, RFC 2464 7); `None`
-    /// for a unicast one, which a directed broadcast address looks like.
+    /// The MAC address for a multicast address or the limited broadcast address (RFC 1112 6.4, RFC
+    /// 2464 7); `None` for all others. A directed broadcast address gives `None` too, because only
+    /// its netmask tells it from a unicast address.
     pub const fn of_ip_group(ip: IpAddr) -> Option<Self> {
         match ip {
             IpAddr::V4(Ipv4Addr::BROADCAST) => Some(Self::BROADCAST),
@@ -122,7 +123,7 @@ impl MacAddress {
         }
     }
 
-    /// Parses hexadecimal bytes with colons: `02:00:00:00:00:01`.
+    /// Parses hexadecimal bytes separated by colons, such as `02:00:00:00:00:01`.
     pub fn parse_text(text: &str) -> Option<Self> {
         let mut bytes = [0; Self::LEN];
         let mut parts = text.split(':');

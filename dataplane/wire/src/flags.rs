@@ -1,9 +1,9 @@
-//! A field whose bits have names: capabilities, widths, selected counters.
+//! Types for fields with named bits, such as capabilities and link widths.
 //!
-//! The sibling of [`mod@crate::codes`]: there one value has a name, here each bit. Bits that have
-//! none survive parsing, printing and emitting all the same.
+//! [`mod@crate::codes`] names whole values; [`flags!`](crate::flags!) names single bits. Parsing,
+//! printing and emitting keep bits without a name.
 
-/// Makes a type of a list of bits.
+/// Makes a type from a list of named bits.
 ///
 /// ```
 /// pollux_wire::flags! {
@@ -37,7 +37,7 @@ macro_rules! flags {
             pub const NAMES: &'static [(Self, &'static str)] =
                 &[$( (Self::$flag, stringify!($flag)) ),*];
 
-            /// Whether all of `other`'s bits are set here.
+            /// Whether all bits of `other` are set in `self`.
             #[inline]
             pub const fn contains(self, other: Self) -> bool {
                 self.0 & other.0 == other.0
@@ -77,7 +77,8 @@ macro_rules! flags {
     };
 }
 
-/// The body of the types' `Display`: names of bits, then the nameless ones as a number.
+/// Implements `Display` of these types: prints the named bits by name, and all others as one
+/// number.
 #[doc(hidden)]
 pub fn print(
     f: &mut core::fmt::Formatter<'_>,

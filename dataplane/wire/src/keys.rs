@@ -1,18 +1,18 @@
 //! Keys that packets carry and receivers check: P_Keys (IBA 10.9) and Q_Keys (IBA 10.2.4).
 
-/// A partition key: 15 bits of partition and one of membership.
+/// A partition key: a membership bit and a 15-bit partition number.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PKey(pub u16);
 
 impl PKey {
-    /// Full member of the default partition, of which every port is at least a limited one.
+    /// Full membership in the default partition. Every port is at least a limited member of it.
     pub const DEFAULT: Self = Self(0xffff);
-    /// A table entry that is not in use.
+    /// An unused entry of a P_Key table.
     pub const INVALID: Self = Self(0);
 
     const FULL: u16 = 0x8000;
 
-    /// Whether this is a key at all: partition 0 does not exist.
+    /// Whether this is a valid key: partition 0 does not exist.
     #[inline]
     pub const fn is_valid(self) -> bool {
         self.partition() != 0
@@ -34,8 +34,8 @@ impl PKey {
         self.0 & !Self::FULL
     }
 
-    /// Whether holders of the two may communicate: one partition, and not both limited members
-    /// (IBA 10.9.3).
+    /// Whether ports with these keys may communicate: both keys are of the same partition, and at
+    /// least one is a full member (IBA 10.9.3).
     #[inline]
     pub const fn matches(self, other: Self) -> bool {
         self.partition() == other.partition()
@@ -44,17 +44,17 @@ impl PKey {
     }
 }
 
-/// A queue key: a datagram needs the Q_Key of its destination queue pair.
+/// A queue key. A queue pair drops datagrams that do not carry its Q_Key.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct QKey(pub u32);
 
 impl QKey {
     pub const GSI: Self = Self(0x8001_0000);
-    /// The Q_Key of OpenSM for IPoIB groups.
+    /// The Q_Key that OpenSM gives to IPoIB multicast groups.
     pub const IPOIB_OPENSM: Self = Self(0x0b1b);
 
-    /// Whether only a privileged consumer may use it: asked for in a work request, it makes the
-    /// adapter send the queue pair's own key instead (IBA 10.2.4.2).
+    /// Whether only a privileged consumer may use this key. If a work request has a privileged key,
+    /// the adapter sends the queue pair's own Q_Key instead (IBA 10.2.4.2).
     #[inline]
     pub const fn is_privileged(self) -> bool {
         self.0 & 0x8000_0000 != 0

@@ -1,36 +1,36 @@
-//! How a table of offsets becomes a type.
+//! The macro that makes a type from a table of offsets.
 //!
-//! Nearly every format in this crate is a fixed header: so many bytes, each field at a known bit.
-//! The specification prints it as a table; [`layout!`](crate::layout!) takes that table as it
-//! stands and makes a plain struct of it, with `read`, `parse`, `write` and `emit`. A mistake in a
-//! format is then one number in one table, and the table is the first thing a reader sees.
+//! Nearly every format in this crate is a header of fixed length with each field at a fixed bit
+//! offset. [`layout!`](crate::layout!) makes a plain struct with `read`, `parse`, `write` and
+//! `emit` from the table of the specification. A mistake in a format is then one wrong number in
+//! one table.
 //!
-//! Why a macro and not hand-written accessors: there are about a hundred formats and a thousand
-//! fields, and the compiler refuses a table whose fields overlap or stick out. Offsets and widths
-//! are constants, so a field costs the load, shift and mask of hand-written code.
+//! Why a macro and not hand-written accessors: there are about a hundred formats with a thousand
+//! fields, and the macro rejects overlapping or out-of-range fields at compile time. Offsets and
+//! widths are constants, so a field access compiles to the same load, shift and mask as
+//! hand-written code.
 //!
-//! Bits outside of a table's fields are reserved: ignored when received, zero when sent.
+//! Bits that belong to no field are reserved: `parse` ignores them, and `emit` sets them to zero.
 //!
-//! A format with a variable part (options, segments, payload) has a hand-written *view* beside its
-//! fixed header: a struct that borrows the bytes, made by one checked constructor, whose accessors
-//! cannot fail any more.
+//! A format with a variable part (options, segments, payload) also has a hand-written *view*: a
+//! struct that borrows the bytes. Its constructor checks the lengths, so its accessors cannot fail.
 
 use core::fmt;
 use thiserror::Error;
 
-/// Why bytes are not of the expected format. `format` names the header or message, `field` the row
-/// of its table; `needed` and `have` count bytes.
+/// A parse or write error. `format` names the header or message, and `field` the row of its table.
+/// `needed` and `have` are in bytes.
 ///
-/// Receivers count these by [`WireError::reason`]; they are not logged packet by packet.
+/// Receivers do not log every error; they count errors by [`WireError::reason`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum WireError {
     #[error("{format}: {have} bytes where at least {needed} belong")]
     Truncated { format: &'static str, needed: usize, have: usize },
-    /// A length field that contradicts the bytes present or the format's limits.
+    /// A length contradicts the bytes that are present, or exceeds a limit of the format.
     #[error("{format}: its length field is wrong")]
     BadLength { format: &'static str },
-    /// A version, type or fixed field with a value that this format does not have.
+    /// A version, type or constant field has a value that this format does not allow.
     #[error("{format}: {field} has no such value")]
     BadValue { format: &'static str, field: &'static str },
     #[error("{format}: checksum does not match")]
@@ -40,7 +40,7 @@ pub enum WireError {
 }
 
 impl WireError {
-    /// The name under which a drop for this reason is counted.
+    /// The name of the drop counter for this error.
     pub const fn reason(&self) -> &'static str {
         match self {
             Self::Truncated { .. } => "truncated",
@@ -52,7 +52,7 @@ impl WireError {
     }
 }
 
-/// One row of a layout's table; `bit` counts from the most significant bit of byte 0.
+/// One row of a layout's table. `bit` is the offset from the most significant bit of byte 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FieldSpec {
     pub name: &'static str,
@@ -60,17 +60,17 @@ pub struct FieldSpec {
     pub width: usize,
 }
 
-/// A value that can stand in a field of so many bits.
+/// A type that a field of a layout can have.
 ///
-/// `bit` counts from the most significant bit of the first byte, as the figures of IBA and of the
-/// RFCs do. Implementations are inlined with constant arguments.
+/// `bit` is the offset from the most significant bit of the first byte, as in the figures of IBA
+/// and of the RFCs. Implementations are inlined with constant arguments.
 pub trait Field: Copy {
     const WIDTH_MAX: usize;
     fn load(bytes: &[u8], bit: usize, width: usize) -> Self;
-    /// Stores the value in `bytes`, truncated to `width` bits; neighboring bits stay.
+    /// Stores the low `width` bits of the value in `bytes`; other bits stay unchanged.
     fn store(self, bytes: &mut [u8], bit: usize, width: usize);
-    /// Sets the bits that values have in such a field: all, unless the type is a table with
-    /// reserved bits of its own. For checks that compare tables with what is kept of bytes.
+    /// Sets all bits of the field that are not reserved. Only a field whose type is itself a layout
+    /// has reserved bits. Tests use this to find the bits that survive parsing and emitting.
     fn occupy(bytes: &mut [u8], bit: usize, width: usize) {
         for bit in bit..bit + width {
             store_bits(bytes, bit, 1, 1);
@@ -78,22 +78,22 @@ pub trait Field: Copy {
     }
 }
 
-/// A fixed format, as [`layout!`](crate::layout!) makes it.
+/// A format of fixed length; [`layout!`](crate::layout!) implements it.
 pub trait Layout: Copy + fmt::Debug + PartialEq {
     const NAME: &'static str;
     const LEN: usize;
     const FIELDS: &'static [FieldSpec];
-    /// Parses it from the front of `bytes`; returns the rest as well.
+    /// Parses this format at the front of `bytes`; also returns the rest of `bytes`.
     fn read(bytes: &[u8]) -> Result<(Self, &[u8]), WireError>;
-    /// Writes it at the front of `out`; returns the rest.
+    /// Writes this format to the front of `out`; returns the rest of `out`.
     fn write<'a>(&self, out: &'a mut [u8]) -> Result<&'a mut [u8], WireError>;
 }
 
-/// The bits of `bytes` from `bit`, `width` of them (at most 64), as a number.
+/// Loads `width` bits (at most 64) of `bytes` from offset `bit`.
 ///
-/// Why words: most fields share an aligned word of 32 bits with others. Loading that word each time
-/// lets the compiler load it once, and keep it in a register while a header is put together, which
-/// it does not do for single bytes.
+/// Why words: most fields share an aligned 32-bit word with other fields. The compiler merges the
+/// loads of one word, and keeps the word in a register while a header is assembled. It does neither
+/// for single bytes.
 #[inline(always)]
 pub fn load_bits(bytes: &[u8], bit: usize, width: usize) -> u64 {
     if let Some((at, spare)) = word_of(bytes.len(), bit, width) {
@@ -107,7 +107,7 @@ pub fn load_bits(bytes: &[u8], bit: usize, width: usize) -> u64 {
     (all >> spare) as u64 & mask(width)
 }
 
-/// Puts the low `width` bits of `value` at `bit`; all other bits of `bytes` stay.
+/// Stores the low `width` bits of `value` at offset `bit`; all other bits stay unchanged.
 #[inline(always)]
 pub fn store_bits(bytes: &mut [u8], bit: usize, width: usize, value: u64) {
     let value = value & mask(width);
@@ -131,8 +131,8 @@ pub fn store_bits(bytes: &mut [u8], bit: usize, width: usize, value: u64) {
     }
 }
 
-/// The aligned word that contains all of the field, if there is one: its offset, and the number of
-/// bits behind the field in it.
+/// The byte offset of the aligned 32-bit word that contains the whole field, and the number of bits
+/// after the field in that word; `None` if no single word contains the field.
 #[inline(always)]
 const fn word_of(len: usize, bit: usize, width: usize) -> Option<(usize, usize)> {
     let at = bit / 32 * 4;
@@ -147,7 +147,7 @@ fn array_at<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     all
 }
 
-/// First and last byte of a field, and the number of bits of the last one behind the field.
+/// The first and last byte of a field, and the number of bits after the field in its last byte.
 #[inline(always)]
 const fn span(bit: usize, width: usize) -> (usize, usize, usize) {
     let last = (bit + width - 1) / 8;
@@ -159,7 +159,7 @@ const fn mask(width: usize) -> u64 {
     if width >= 64 { u64::MAX } else { (1 << width) - 1 }
 }
 
-/// Refuses, when the crate is compiled, a table whose fields overlap or stick out.
+/// Fails at compile time if fields of a table overlap, are out of order or exceed the length.
 pub const fn check_table(fields: &[FieldSpec], len: usize) {
     let mut i = 0;
     while i < fields.len() {
@@ -174,7 +174,7 @@ pub const fn check_table(fields: &[FieldSpec], len: usize) {
     }
 }
 
-/// The bytes of a header, and those behind them.
+/// Splits `bytes` after a header of `LEN` bytes.
 #[inline(always)]
 pub(crate) fn split_header<'a, const LEN: usize>(
     format: &'static str,
@@ -212,7 +212,7 @@ impl Field for bool {
     }
 }
 
-/// A field that repeats: tables of P_Keys, ports, lanes, path elements; and plain bytes.
+/// A repeated field, such as a table of P_Keys or ports, and plain bytes.
 impl<T: Field + Default, const N: usize> Field for [T; N] {
     const WIDTH_MAX: usize = N * T::WIDTH_MAX;
     #[inline(always)]
@@ -237,9 +237,9 @@ impl<T: Field + Default, const N: usize> Field for [T; N] {
     }
 }
 
-/// Makes a type of a table of offsets.
+/// Makes a struct from a table of offsets.
 ///
-/// A row is `byte:bit  width  name: type`; bit 0 is the most significant of its byte.
+/// A row is `byte:bit  width  name: type`. Bit 0 is the most significant bit of its byte.
 ///
 /// ```
 /// pollux_wire::layout! {
@@ -279,7 +279,7 @@ macro_rules! layout {
                 }, )*
             ];
 
-            /// Parses it from the front of `bytes`; returns the rest as well.
+            /// Parses this format at the front of `bytes`; also returns the rest of `bytes`.
             #[inline]
             pub fn read(bytes: &[u8]) -> Result<(Self, &[u8]), $crate::WireError> {
                 match bytes.split_first_chunk::<$len>() {
@@ -292,7 +292,7 @@ macro_rules! layout {
                 }
             }
 
-            /// Parses exactly as many bytes as the format has.
+            /// Parses an array of exactly the length of this format.
             #[inline(always)]
             pub fn parse(bytes: &[u8; $len]) -> Self {
                 Self {
@@ -300,7 +300,7 @@ macro_rules! layout {
                 }
             }
 
-            /// Writes it at the front of `out`; returns the rest.
+            /// Writes this format to the front of `out`; returns the rest of `out`.
             #[inline]
             pub fn write<'a>(&self, out: &'a mut [u8]) -> Result<&'a mut [u8], $crate::WireError> {
                 let have = out.len();
@@ -317,7 +317,8 @@ macro_rules! layout {
                 }
             }
 
-            /// Its bytes, reserved bits zero. A value too wide for its field is cut to it.
+            /// The bytes of this format. Reserved bits are zero, and values are truncated to the
+            /// width of their fields.
             #[inline(always)]
             pub fn emit(&self) -> [u8; $len] {
                 let mut bytes = [0; $len];
@@ -355,7 +356,7 @@ macro_rules! layout {
             }
         }
 
-        /// Lets a record contain it.
+        /// Allows this layout as a field of another layout.
         impl $crate::layout::Field for $name {
             const WIDTH_MAX: usize = $len * 8;
             #[inline(always)]
@@ -377,7 +378,7 @@ macro_rules! layout {
     };
 }
 
-/// `Debug` as the type's name around what `Display` prints.
+/// Implements `Debug` as the type's name with the `Display` output in parentheses.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! debug_by_display {
@@ -390,7 +391,7 @@ macro_rules! debug_by_display {
     )*};
 }
 
-/// Lets a newtype of a number or of bytes stand in a field.
+/// Implements [`layout::Field`](crate::layout::Field) for a newtype of a number or of bytes.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! number_field {
@@ -409,7 +410,7 @@ macro_rules! number_field {
     };
 }
 
-/// Makes a newtype of a number a field, printed as hexadecimal digits: `$width` with the prefix.
+/// Makes a newtype of a number a field that prints in hexadecimal. `$width` includes the `0x`.
 macro_rules! hex_number {
     ($name:ident($repr:ty), $width:literal) => {
         impl core::fmt::Display for $name {
@@ -429,7 +430,7 @@ mod tests {
     use std::{format, vec};
 
     proptest! {
-        /// The oracle takes one bit at a time, which is slow and obviously right.
+        /// The oracle reads one bit at a time.
         #[test]
         fn bits_agree_with_an_oracle(
             bytes in proptest::collection::vec(any::<u8>(), 24),
@@ -451,17 +452,12 @@ mod tests {
     }
 
     layout! {
-        /// Fields of every awkward kind.
+        /// Unaligned fields, fields across byte and word boundaries, and reserved bits.
         pub struct Awkward: 12 bytes {
-            /// a
             0:1    3  a: u8,
-            /// b
             0:7   12  b: u16,
-            /// c
             3:0    1  c: bool,
-            /// d
             4:0   16  d: [u8; 4],
-            /// e
             6:4   36  e: u64,
         }
     }

@@ -1,24 +1,26 @@
-//! Every format that Pollux puts on a wire or takes off it, and nothing else.
+//! All wire formats that Pollux sends or receives, and nothing else.
 //!
-//! Bytes only: no I/O, no clock, no allocation (`no_std` enforces that) and no `unsafe`. A parser
-//! here is total: any bytes give a value or a [`WireError`], never a panic.
+//! This crate has no I/O, no clock, no allocation (enforced by `no_std`) and no `unsafe`. Every
+//! parser is total: any input gives a value or a [`WireError`], never a panic.
 //!
 //! Read in this order:
 //!
-//! 1. [`mod@layout`]: how a table of offsets becomes a type, once for all formats; [`mod@codes`]
-//!    and [`mod@flags`]: fields whose values, or bits, have names;
-//! 2. [`address`], [`keys`], [`psn`], [`units`]: field types that all formats share;
+//! 1. [`mod@layout`]: the macro that makes a type from a table of offsets; [`mod@codes`] and
+//!    [`mod@flags`]: types for fields with named values or named bits;
+//! 2. [`address`], [`keys`], [`psn`], [`units`]: shared field types;
 //! 3. [`packet`]: packets on a link, LRH to VCRC;
-//! 4. [`mad`]: management datagrams: subnet management, administration, performance, connections;
+//! 4. [`mad`]: management datagrams for subnet management, subnet administration, performance and
+//!    connection management;
 //! 5. [`ip`]: IP over InfiniBand, ARP, neighbor discovery, and the IP family itself;
-//! 6. [`ethernet`]: frames and their addresses;
+//! 6. [`ethernet`]: Ethernet frames and addresses;
 //! 7. [`netlink`]: the Linux kernel's links, addresses, routes and nexthop objects;
-//! 8. [`capture`] and [`pcapng`]: packets into a file that public dissectors read.
+//! 8. [`capture`] and [`pcapng`]: capture files that Wireshark reads.
 //!
-//! Names mean the same everywhere. `read` takes a format off the front of the bytes and returns the
-//! rest; `write` puts it at the front of the output and returns the rest; `parse` and `emit` have
-//! no rest. `wire_len` is a length in bytes. `write` leaves checksums zero: `fill_checksum`
-//! computes them and `checksum_ok` verifies them.
+//! Function names have the same meaning in all modules. `read` parses a format at the front of the
+//! input and returns the rest of the input too. `write` puts a format at the front of the output
+//! and returns the rest of the output. `parse` and `emit` return no rest. `wire_len` is a length in
+//! bytes. The `write` of a message leaves its checksum zero; `fill_checksum` computes the checksum,
+//! and `checksum_ok` verifies it.
 #![no_std]
 #![forbid(unsafe_code)]
 

@@ -1,9 +1,9 @@
 //! The blocks of pcapng (draft-ietf-opsawg-pcapng): captures with several interfaces, directions
-//! and comments. Big-endian here; readers detect it by the magic number.
+//! and comments. Blocks are written in big-endian order; readers detect the byte order by the magic
+//! number.
 //!
-//! ```text
-//!   block: BlockHeader, a body, data and options, each padded to 4 bytes, the length again
-//! ```
+//! A block is a [`BlockHeader`], a body, data and options (each padded to 4 bytes), and the block
+//! length again.
 
 layout! {
     pub struct BlockHeader: 8 bytes {
@@ -29,14 +29,14 @@ layout! {
         0:0  32  magic: u32,
         4:0  16  version_major: u16,
         6:0  16  version_minor: u16,
-        /// Bytes of the section, or all ones if that is not known.
+        /// Length of the section in bytes; all ones if unknown.
         8:0  64  section_len: u64,
     }
 }
 
 impl SectionBody {
     pub const MAGIC: u32 = 0x1a2b_3c4d;
-    /// A section whose end is that of the file.
+    /// A section that extends to the end of the file.
     pub const OPEN: Self =
         Self { magic: Self::MAGIC, version_major: 1, version_minor: 0, section_len: u64::MAX };
 }
@@ -77,7 +77,7 @@ layout! {
 layout! {
     pub struct OptionHeader: 4 bytes {
         0:0   16  code: u16,
-        /// Bytes of the value, without padding.
+        /// Length of the value in bytes, without padding.
         2:0   16  value_len: u16,
     }
 }
@@ -89,8 +89,8 @@ impl OptionHeader {
     pub const INTERFACE_NAME: u16 = 2;
     /// The direction of a packet (`epb_flags`).
     pub const PACKET_FLAGS: u16 = 2;
-    /// Packets that an interface received and the capture missed (`isb_ifdrop`).
+    /// Number of packets that the capture of an interface dropped (`isb_ifdrop`).
     pub const INTERFACE_DROPS: u16 = 5;
-    /// The unit of time (`if_tsresol`): a negative power of ten.
+    /// The unit of time (`if_tsresol`): the value n stands for 10^-n seconds.
     pub const TIME_UNIT: u16 = 9;
 }

@@ -2,15 +2,15 @@
 
 use core::fmt;
 
-/// A packet sequence number. Ordered only relative to another one within half the number space, so
-/// there is no `Ord`: use [`Psn::since`].
+/// A packet sequence number. Numbers wrap, so there is no total order and no `Ord`: compare two
+/// numbers less than half the number space apart with [`Psn::since`] or [`Psn::is_before`].
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Psn(u32);
 
 impl Psn {
     pub const COUNT: u32 = 1 << 24;
 
-    /// The number made of the low 24 bits of `value`.
+    /// Keeps the low 24 bits of `value`.
     #[inline(always)]
     pub const fn new(value: u32) -> Self {
         Self(value & (Self::COUNT - 1))
@@ -33,7 +33,7 @@ impl Psn {
         Self::new(self.0.wrapping_sub(count))
     }
 
-    /// How far this number is ahead of `other`: negative when behind. From -2^23 to 2^23 - 1.
+    /// The distance from `other` to `self`, from -2^23 to 2^23 - 1; negative if `self` is behind.
     #[inline(always)]
     pub const fn since(self, other: Self) -> i32 {
         (self.0.wrapping_sub(other.0) << 8) as i32 >> 8

@@ -1,13 +1,13 @@
-//! Quantities that travel as codes: packet sizes, link rates, durations.
+//! Encoded quantities: MTUs, link rates and durations.
 //!
-//! Subnet management, subnet administration, connection management and queue pairs use the same
-//! codes, so they are here once (IBA 14.2.5.6, 15.2.5.16, 9.7.6.1.3).
+//! Subnet management, subnet administration, connection management and queue pairs share these
+//! codes (IBA 14.2.5.6, 15.2.5.16, 9.7.6.1.3).
 
 use core::cmp::Ordering;
 use core::fmt;
 
 codes! {
-    /// Largest payload of a packet (IBA 14.2.5.6). The order of the codes is that of the sizes.
+    /// Largest payload of a packet (IBA 14.2.5.6). Larger codes are larger sizes.
     pub struct Mtu(u8) {
         BYTES_256 = 1,
         BYTES_512 = 2,
@@ -18,7 +18,7 @@ codes! {
 }
 
 impl Mtu {
-    /// Bytes of payload; none for a code that means no size.
+    /// The size in bytes; `None` for an undefined code.
     #[inline]
     pub const fn bytes(self) -> Option<usize> {
         match self.0 {
@@ -27,16 +27,16 @@ impl Mtu {
         }
     }
 
-    /// The largest that needs no more than `bytes`; none below 256.
+    /// The largest MTU of at most `bytes` bytes; `None` below 256 bytes.
     pub fn within(bytes: usize) -> Option<Self> {
         Self::ALL.iter().copied().rfind(|mtu| mtu.bytes().is_some_and(|own| own <= bytes))
     }
 }
 
-/// The speed of a link or of a path across several (IBA 15.2.5.16).
+/// The rate of a link, or of a path across several links (IBA 15.2.5.16).
 ///
-/// The codes were given out as the speeds were invented, so their order means nothing: `Ord` here
-/// compares the speeds themselves, and a code without one is slower than all.
+/// The codes are not in order of speed. `Ord` compares the speeds; an undefined code sorts before
+/// all rates.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Rate(pub u8);
 
@@ -49,7 +49,7 @@ macro_rules! rates {
             )*
             pub const ALL: &'static [Self] = &[$( Self::$name ),*];
 
-            /// Nominal Mb/s, as the rate is called; none for a code that means no rate.
+            /// The nominal rate in Mb/s; `None` for an undefined code.
             pub const fn megabits(self) -> Option<u32> {
                 match self.0 {
                     $( $code => Some($megabits), )*
@@ -86,7 +86,7 @@ rates! {
 }
 
 impl Rate {
-    /// The rate of exactly so many nominal Mb/s, if there is one.
+    /// The rate of exactly `megabits` nominal Mb/s, if there is one.
     pub fn of_megabits(megabits: u32) -> Option<Self> {
         Self::ALL.iter().copied().find(|rate| rate.megabits() == Some(megabits))
     }
@@ -94,7 +94,7 @@ impl Rate {
 
 impl Ord for Rate {
     fn cmp(&self, other: &Self) -> Ordering {
-        // The code breaks the tie between two that mean no rate, so that equal is the same code.
+        // Undefined codes compare by code, so that only equal codes are `Equal`.
         (self.megabits(), self.0).cmp(&(other.megabits(), other.0))
     }
 }
@@ -116,19 +116,19 @@ impl fmt::Display for Rate {
 
 /// A duration of 4.096 us * 2^code: response times, packet lifetimes, ACK timeouts.
 ///
-/// Fields of it have five bits, packet lifetimes six.
+/// Packet lifetimes have six bits, all other fields five.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TimeCode(pub u8);
 
 impl TimeCode {
-    /// The longest that every field can hold, some two and a half hours.
+    /// The longest duration that fits every field: about two and a half hours.
     pub const MAX: Self = Self(31);
 
     const UNIT_NS: u64 = 4096;
-    /// The last code whose nanoseconds fit 64 bits.
+    /// The largest code whose duration in nanoseconds fits in 64 bits.
     const EXACT_LAST: u8 = 51;
 
-    /// How long it is; codes too long for 64 bits give the longest there is.
+    /// The duration in nanoseconds; `u64::MAX` if it does not fit in 64 bits.
     #[inline]
     pub const fn nanoseconds(self) -> u64 {
         if self.0 <= Self::EXACT_LAST { Self::UNIT_NS << self.0 } else { u64::MAX }

@@ -7,10 +7,10 @@ use pollux_wire::keys::{PKey, QKey};
 use pollux_wire::packet::{Bth, Deth, Extended, Grh, Headers, Lrh, Opcode, Packet};
 use pollux_wire::psn::Psn;
 
-/// Length of the packet, with an ARP request in its encapsulation.
+/// Length of the packet in bytes: LRH, GRH, BTH, DETH, encapsulated ARP request, and CRCs.
 pub const LEN: usize = 8 + 40 + 12 + 8 + 60 + 6;
 
-/// The constant fields of a sender's packets, from an address handle and a queue pair.
+/// The header fields of a datagram, from an address handle and a queue pair.
 #[derive(Clone, Copy)]
 pub struct Flow {
     pub dlid: Lid,
@@ -28,7 +28,7 @@ pub struct Flow {
 }
 
 impl Flow {
-    /// To the broadcast group.
+    /// A flow to the broadcast group.
     pub const BROADCAST: Self = Self {
         dlid: Lid::MULTICAST_FIRST,
         slid: Lid(1),
@@ -44,7 +44,7 @@ impl Flow {
         ether_type: EtherType::ARP,
     };
 
-    /// The headers of its next datagram.
+    /// The headers of a datagram of this flow.
     #[inline]
     pub fn headers(&self) -> Headers {
         Headers {
@@ -70,7 +70,7 @@ impl Flow {
         }
     }
 
-    /// The fields that a receiver needs of such a packet, if it is one.
+    /// The fields that a receiver needs; `None` if the packet has no GRH, DETH or encapsulation.
     #[inline]
     pub fn of(packet: &Packet<'_>) -> Option<Self> {
         let (lrh, grh, bth, deth) = (packet.lrh(), packet.grh()?, packet.bth(), packet.deth()?);
@@ -90,7 +90,7 @@ impl Flow {
         })
     }
 
-    /// Its packet.
+    /// A complete packet of this flow, with an all-zero ARP request.
     pub fn packet(&self) -> [u8; LEN] {
         let mut out = [0; LEN];
         let arp = [0; 56];
@@ -102,7 +102,7 @@ impl Flow {
         out
     }
 
-    /// Its headers alone, with that of the encapsulation, for an ARP request.
+    /// Writes only the headers for an ARP request, including the encapsulation header.
     #[inline]
     pub fn write_headers(&self, out: &mut [u8]) -> Option<()> {
         let out = self.headers().write(60, out).ok()?;

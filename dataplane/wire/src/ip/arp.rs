@@ -1,12 +1,11 @@
 //! Address resolution: ARP, RARP and inverse ARP over InfiniBand (RFC 826, 903, 2390; RFC 4391
 //! 9.2), and over Ethernet.
 //!
-//! The packet is generic over the hardware address: links use the one of RFC 4391, that of the
-//! draft of 2001, or Ethernet's. A receiver that takes several checks [`ArpHeader::hardware_len`]
-//! first.
+//! The packet is generic over the hardware address: that of RFC 4391, of the draft of 2001, or of
+//! Ethernet. A receiver that accepts several forms checks [`ArpHeader::hardware_len`] first.
 //!
-//! RFC 4391 9.2 leaves the target hardware address of a request without meaning: it is parsed and
-//! must not be used.
+//! The target hardware address of a request has no meaning (RFC 4391 9.2). It is parsed, but
+//! callers must not use it.
 
 use super::link_address::{DraftLinkAddress, LinkAddress};
 use crate::ethernet::{EtherType, MacAddress};
@@ -30,7 +29,7 @@ codes! {
     }
 }
 
-/// A hardware address: Ethernet or IPoIB.
+/// A hardware address of Ethernet or IPoIB.
 pub trait HardwareAddress: Layout {
     const TYPE: HardwareType;
 }
@@ -60,13 +59,13 @@ codes! {
     }
 }
 
-/// An ARP packet for IPv4 with hardware addresses of kind `A`.
+/// An ARP packet for IPv4 with hardware addresses of type `A`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ArpPacket<A> {
     pub operation: ArpOperation,
     pub sender_hardware: A,
     pub sender_protocol: Ipv4Addr,
-    /// Link address of the target; means nothing in a request.
+    /// The link address of the target; meaningless in a request.
     pub target_hardware: A,
     pub target_protocol: Ipv4Addr,
 }
@@ -82,7 +81,8 @@ impl<A: HardwareAddress> ArpPacket<A> {
         operation: ArpOperation(0),
     };
 
-    /// Parses a packet with addresses of IPv4 and `A`; bytes behind it are padding.
+    /// Parses a packet with IPv4 and `A` addresses at the front of `bytes`; ignores the padding
+    /// behind it.
     pub fn parse(bytes: &[u8]) -> Result<Self, WireError> {
         let (header, rest) = ArpHeader::read(bytes)?;
         let ArpHeader { operation, .. } = header;
@@ -112,7 +112,7 @@ impl<A: HardwareAddress> ArpPacket<A> {
 }
 
 layout! {
-    /// The protocol address of an ARP packet, which here is always IPv4.
+    /// The protocol address of an ARP packet. Only IPv4 is supported.
     pub struct ProtocolAddress: 4 bytes {
         0:0   32  ip: Ipv4Addr,
     }
@@ -128,7 +128,7 @@ mod tests {
 
     const GID: Gid = Gid::new(Gid::DEFAULT_PREFIX, Guid(0x0002_c903_0000_1001));
 
-    /// Body of vector B: 10.0.0.1 asks everyone for 10.0.0.2.
+    /// A request from 10.0.0.1 for 10.0.0.2.
     const REQUEST: [u8; 56] = [
         0x00, 0x20, 0x08, 0x00, 0x14, 0x04, 0x00, 0x01, //
         0x80, 0x00, 0x00, 0x48, 0xfe, 0x80, 0, 0, 0, 0, 0, 0, //

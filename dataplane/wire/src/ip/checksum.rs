@@ -1,31 +1,31 @@
-//! The Internet checksum: the sum itself, pseudo headers, and updates (RFC 1071, 1624; 8200 8.1).
+//! The Internet checksum: sums, pseudo-headers, and incremental updates (RFC 1071, RFC 1624; RFC
+//! 8200 8.1).
 //!
-//! A ones' complement sum does not depend on the order of words, nor on their byte order (RFC 1071
-//! 2): so the sum is taken over native words, four bytes in each half of a
-//! register, and is put into network order once at the end. It also lets parts be summed apart,
-//! with the one rule that a part which begins at an odd byte counts byte-swapped.
+//! A ones' complement sum does not depend on the order or the byte order of the words (RFC 1071 2).
+//! So this module sums words in native byte order, as two 32-bit halves of each 64-bit word, and
+//! converts the sum to network order once at the end. Parts of a message can be summed separately:
+//! the sum of a part that begins at an odd offset is byte-swapped.
 
 use super::IpProtocol;
 use crate::layout::WireError;
 use core::net::{Ipv4Addr, Ipv6Addr};
 
-/// The sum of some bytes, to which more can be added.
+/// The sum of a byte string, which [`Sum::then`] can extend.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sum {
     folded: u16,
-    /// Whether the bytes so far were odd in number, so that the next one is the low half of a
-    /// word.
+    /// Whether the number of bytes so far is odd, so that the next byte is the low half of a word.
     odd: bool,
 }
 
 impl Sum {
-    /// Sums `bytes`; an odd last one counts as if a zero followed.
+    /// Sums `bytes`. If their number is odd, they are padded with a zero byte.
     #[inline]
     pub fn of(bytes: &[u8]) -> Self {
         Self { folded: u16::from_be(fold(native_sum(bytes))), odd: !bytes.len().is_multiple_of(2) }
     }
 
-    /// The sum of these bytes with those of `next` behind them.
+    /// The sum of these bytes followed by the bytes of `next`.
     #[inline]
     #[must_use]
     pub const fn then(self, next: Self) -> Self {
@@ -33,13 +33,13 @@ impl Sum {
         Self { folded: fold(self.folded as u64 + next_folded as u64), odd: self.odd != next.odd }
     }
 
-    /// The value of the checksum field, if the field was zero in this sum.
+    /// The value for the checksum field, which must have been zero in this sum.
     #[inline]
     pub const fn checksum(self) -> u16 {
         !self.folded
     }
 
-    /// Whether bytes that contain their checksum are intact.
+    /// Whether the checksum matches, if the bytes include the checksum field.
     #[inline]
     pub const fn is_ok(self) -> bool {
         self.folded == u16::MAX
@@ -55,16 +55,16 @@ pub enum PseudoHeader {
     },
     V6 {
         source: Ipv6Addr,
-        /// The final destination, also with a routing header.
+        /// The final destination, even if there is a routing header.
         destination: Ipv6Addr,
     },
 }
 
 impl PseudoHeader {
-    /// Its sum, for `len` bytes of `protocol`.
+    /// The sum of the pseudo-header for `len` bytes of `protocol`.
     ///
-    /// The two forms differ in the order and padding of the last two fields, which does not change
-    /// the sum.
+    /// The IPv4 and IPv6 forms differ in the order and padding of protocol and length, which does
+    /// not change the sum.
     #[inline]
     pub fn sum(&self, protocol: IpProtocol, len: usize) -> Sum {
         let addresses = match self {
@@ -80,14 +80,14 @@ impl PseudoHeader {
     }
 }
 
-/// The checksum after a 16-bit field that it covers changed (RFC 1624 3, equation 3).
+/// The checksum after a covered 16-bit field changes from `old` to `new` (RFC 1624 3, equation 3).
 #[inline]
 pub const fn update_u16(checksum: u16, old: u16, new: u16) -> u16 {
     !fold(!checksum as u64 + !old as u64 + new as u64)
 }
 
-/// Computes the checksum at byte `at` of `bytes` and puts it there; `before` is the sum of what it
-/// covers beside them.
+/// Computes the checksum of `bytes` and stores it at offset `at`. `before` is the sum of other
+/// covered bytes, such as a pseudo-header.
 pub(super) fn fill(
     format: &'static str,
     bytes: &mut [u8],
@@ -102,7 +102,8 @@ pub(super) fn fill(
     Ok(checksum)
 }
 
-/// Sums words of native byte order. It cannot overflow below 2^34 bytes, more than any packet has.
+/// Sums words in native byte order. The sum cannot overflow below 2^34 bytes, more than any packet
+/// has.
 #[inline]
 fn native_sum(bytes: &[u8]) -> u64 {
     let (words, rest) = bytes.as_chunks::<8>();
@@ -112,7 +113,8 @@ fn native_sum(bytes: &[u8]) -> u64 {
         low += word & 0xffff_ffff;
         high += word >> 32;
     }
-    // At most one of each is left: no loops, which a compiler would unroll for long inputs.
+    // At most 4 + 2 + 1 bytes are left. No loop here, because the compiler would unroll it as if
+    // for long inputs.
     let (four, rest) = rest
         .split_first_chunk()
         .map_or((0, rest), |(own, rest)| (u64::from(u32::from_ne_bytes(*own)), rest));
@@ -123,7 +125,7 @@ fn native_sum(bytes: &[u8]) -> u64 {
     low + high + four + two + one
 }
 
-/// Adds the carries back until 16 bits are left.
+/// Adds the carries back until the sum fits in 16 bits.
 #[inline]
 const fn fold(sum: u64) -> u16 {
     let sum = (sum >> 32) + (sum & 0xffff_ffff);
@@ -138,7 +140,7 @@ mod tests {
     use proptest::prelude::*;
     use std::vec;
 
-    /// RFC 1071 word by word: network order, and carries added at once.
+    /// RFC 1071 word by word, in network order, with immediate carries.
     fn naive(bytes: &[u8]) -> u16 {
         bytes.chunks(2).fold(0, |sum: u16, pair| {
             let word = u16::from(pair[0]) << 8 | pair.get(1).map_or(0, |&low| u16::from(low));
@@ -201,8 +203,8 @@ mod tests {
             prop_assert_eq!(parts.fold(Sum::default(), Sum::then), Sum::of(&bytes));
         }
 
-        /// Of bytes that are not all zero: an IP header never is, and ones' complement has two
-        /// zeros.
+        /// The bytes are not all zero, because ones' complement has two zeros, and RFC 1624 gives
+        /// the other one. An IP header is never all zero.
         #[test]
         fn an_update_is_as_good_as_a_new_sum(
             mut bytes in proptest::collection::vec(any::<u8>(), 8..40),

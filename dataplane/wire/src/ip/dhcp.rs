@@ -1,8 +1,9 @@
 //! DHCP for IPv4 (RFC 2131, RFC 2132; RFC 4390 for InfiniBand).
 //!
-//! On InfiniBand the field for the client's hardware address is too short for a link address: it is
-//! empty, its length zero, and the client is known by an option alone (RFC 4390 2). Options may
-//! continue in the fields for the names of a server and a file, if the option OVERLOAD is present.
+//! A link address of InfiniBand does not fit in the field for the client's hardware address. So
+//! this field is empty with length zero, and the client identifier option alone identifies the
+//! client (RFC 4390 2). If the option OVERLOAD is present, options continue in the fields for the
+//! server name and the file name.
 
 use super::arp::HardwareType;
 use super::list::{Item, Items, List};
@@ -11,31 +12,32 @@ use crate::layout::WireError;
 use core::net::Ipv4Addr;
 
 layout! {
-    /// The header of a message (RFC 2131 2), and the magic cookie before the options.
+    /// The header of a message (RFC 2131 2), including the magic cookie before the options.
     pub struct DhcpHeader: 240 bytes {
         0:0      8  op: DhcpOp,
         1:0      8  hardware_type: u8,
-        /// Its length; zero on InfiniBand.
+        /// Length of the hardware address in bytes; zero on InfiniBand.
         2:0      8  hardware_len: u8,
         3:0      8  hops: u8,
         4:0     32  xid: u32,
-        /// Seconds since the client began.
+        /// Seconds since the client began to acquire or renew an address.
         8:0     16  seconds: u16,
-        /// The client cannot receive at an address that it does not have yet.
+        /// Replies must be broadcast, because the client cannot receive unicast before it has an
+        /// address.
         10:0     1  broadcast: bool,
-        /// Address of the client, when it has one already.
+        /// The client's current address, if it has one (ciaddr).
         12:0    32  client: Ipv4Addr,
-        /// Address that the client gets.
+        /// The address that the server assigns to the client (yiaddr).
         16:0    32  yours: Ipv4Addr,
-        /// The server of the next step (siaddr).
+        /// The next server of the bootstrap (siaddr).
         20:0    32  next_server: Ipv4Addr,
-        /// The first relay.
+        /// The relay agent (giaddr).
         24:0    32  relay: Ipv4Addr,
-        /// Hardware address of the client; zero on InfiniBand.
+        /// Hardware address of the client (chaddr); zero on InfiniBand.
         28:0   128  hardware: [u8; 16],
-        /// Name of a server, or options.
+        /// The server name, or options.
         44:0   512  server_name: [u8; 64],
-        /// Name of a file, or options.
+        /// The boot file name, or options.
         108:0 1024  file: [u8; 128],
         236:0   32  cookie: u32,
     }
@@ -44,7 +46,7 @@ layout! {
 impl DhcpHeader {
     /// The magic cookie (RFC 2131 3).
     pub const COOKIE: u32 = 0x6382_5363;
-    /// The kind of hardware that InfiniBand is, in the width of this header.
+    /// [`HardwareType::INFINIBAND`] in the width of [`DhcpHeader::hardware_type`].
     pub const INFINIBAND: u8 = HardwareType::INFINIBAND.0 as u8;
     pub const SERVER_PORT: u16 = 67;
     pub const CLIENT_PORT: u16 = 68;
@@ -85,7 +87,7 @@ codes! {
         INTERFACE_MTU = 26,
         REQUESTED_ADDRESS = 50,
         LEASE_TIME = 51,
-        /// Which fields of the header hold options as well.
+        /// The header fields that contain options, as bits: 1 is `file`, 2 is `server_name`.
         OVERLOAD = 52,
         MESSAGE_TYPE = 53,
         SERVER_IDENTIFIER = 54,
@@ -133,15 +135,15 @@ impl<'a> Item<'a> for DhcpOption<'a> {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DhcpMessage<'a> {
-    /// The header; the cookie is filled in.
+    /// The header, with a valid cookie.
     pub header: DhcpHeader,
     pub options: List<'a, DhcpOption<'a>>,
-    /// Options in the fields of the header.
+    /// Options in the header fields `file` and `server_name`.
     more: [&'a [u8]; 2],
 }
 
 impl<'a> DhcpMessage<'a> {
-    /// A message to send, with all options at its end.
+    /// Makes a message to send, with all options behind the header.
     pub const fn new(header: DhcpHeader, options: List<'a, DhcpOption<'a>>) -> Self {
         let header = DhcpHeader { cookie: DhcpHeader::COOKIE, ..header };
         Self { header, options, more: [&[], &[]] }

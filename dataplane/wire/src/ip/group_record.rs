@@ -1,11 +1,11 @@
-//! The common part of IGMPv3 and MLDv2: sources in queries, and records of groups (RFC 3376 4.1 and
-//! 4.2, RFC 3810 5.1 and 5.2). Only the length of an address differs.
+//! The common part of IGMPv3 and MLDv2: sources in queries, and group records in reports (RFC 3376
+//! 4.1 and 4.2, RFC 3810 5.1 and 5.2). The formats differ only in the length of an address.
 
 use super::list::{Item, List};
 use crate::layout::WireError;
 
 layout! {
-    /// The second part of a query (RFC 3376 4.1, RFC 3810 5.1), behind the group.
+    /// The part of a query behind the group (RFC 3376 4.1, RFC 3810 5.1).
     pub struct QuerierHeader: 4 bytes {
         0:4    1  suppress_router_processing: bool,
         0:5    3  robustness: u8,
@@ -17,13 +17,13 @@ layout! {
 /// The part that IGMPv3 and MLDv2 add to queries: robustness, interval and sources.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Querier<'a, A: Item<'a>> {
-    /// Routers that receive it do not update their timers.
+    /// Routers that receive the query must not update their timers.
     pub suppress_router_processing: bool,
-    /// The robustness variable of the querier; 0 stands for more than 7.
+    /// The robustness variable of the querier; 0 if it is greater than 7.
     pub robustness: u8,
-    /// Seconds between queries, as a [`floating`] code.
+    /// The query interval in seconds, as a [`floating`] code.
     pub interval_code: u8,
-    /// Sources that are asked about; none asks about the group as such.
+    /// The queried sources; empty if the query is about the whole group.
     pub sources: List<'a, A>,
 }
 
@@ -64,7 +64,8 @@ layout! {
     /// The header of a group record; the group follows, then its sources.
     pub struct GroupRecordHeader: 4 bytes {
         0:0    8  kind: RecordType,
-        /// Length of further data at the end, in 32-bit words; none was ever defined.
+        /// Length of auxiliary data behind the sources, in 32-bit words; no auxiliary data is
+        /// defined.
         1:0    8  auxiliary_words: u8,
         2:0   16  source_count: u16,
     }
@@ -85,7 +86,7 @@ impl<'a, A: Item<'a>> Item<'a> for GroupRecord<'a, A> {
             GroupRecordHeader::read(bytes)?;
         let (group, rest) = read_group(format, rest)?;
         let (sources, rest) = List::counted(format, rest, usize::from(source_count))?;
-        // Auxiliary data is ignored when received and never sent.
+        // Auxiliary data is ignored on receipt and never sent.
         let (_, rest) = super::split(format, rest, usize::from(auxiliary_words) * 4)?;
         Ok(Some((Self { kind, group, sources }, rest)))
     }
@@ -128,14 +129,15 @@ pub(super) fn write_report<'a, 'o, A: Item<'a>>(
     records.write(super::put("ReportHeader", &header, out)?)
 }
 
-/// A code that is the value itself up to 127, and else has 3 bits of exponent and 4 of mantissa:
-/// IGMPv3's times and both protocols' query interval (RFC 3376 4.1.1, RFC 3810 5.1.9).
+/// Decodes an 8-bit code: up to 127, the code is the value; otherwise, it has 3 bits of exponent
+/// and 4 bits of mantissa. Used for the response time of IGMPv3 and for the query interval of
+/// IGMPv3 and MLDv2 (RFC 3376 4.1.1, RFC 3810 5.1.9).
 pub const fn floating(code: u8) -> u32 {
     if code < 0x80 { code as u32 } else { (code as u32 & 0x0f | 0x10) << ((code >> 4 & 7) + 3) }
 }
 
-/// The same with 16 bits: 3 of exponent and 12 of mantissa from 32,768 on; MLDv2's times (RFC 3810
-/// 5.1.3).
+/// Decodes a 16-bit code: up to 32,767, the code is the value; otherwise, it has 3 bits of exponent
+/// and 12 bits of mantissa. Used for the response time of MLDv2 (RFC 3810 5.1.3).
 pub const fn floating_16(code: u16) -> u32 {
     if code < 0x8000 {
         code as u32

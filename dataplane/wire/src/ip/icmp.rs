@@ -1,14 +1,13 @@
-//! The common part of ICMPv4 and ICMPv6: four bytes, four more that depend on the type, and data
-//! (RFC 792, RFC 4443 2.1).
+//! The common part of ICMPv4 and ICMPv6 (RFC 792, RFC 4443 2.1).
 
 layout! {
-    /// The header; the shortest messages have nothing else.
+    /// The header of all messages; data may follow.
     pub struct IcmpHeader: 8 bytes {
         0:0    8  kind: u8,
         1:0    8  code: u8,
-        /// Of the message; in version 6 also of the pseudo header.
+        /// Covers the message; for ICMPv6, also the pseudo-header.
         2:0   16  checksum: u16,
-        /// A field that depends on the type.
+        /// The format depends on the type.
         4:0   32  rest: [u8; 4],
     }
 }
@@ -16,14 +15,14 @@ layout! {
 impl IcmpHeader {
     pub(super) const CHECKSUM_AT: usize = 2;
 
-    /// A header without its checksum.
+    /// A header with a zero checksum.
     pub(super) const fn new(kind: u8, code: u8, rest: [u8; 4]) -> Self {
         Self { kind, code, checksum: 0, rest }
     }
 }
 
 codes! {
-    /// Types of ICMPv6 messages, those of neighbor and listener discovery among them (IANA).
+    /// Types of ICMPv6 messages, including neighbor and listener discovery (IANA).
     pub struct Icmpv6Type(u8) {
         DESTINATION_UNREACHABLE = 1,
         PACKET_TOO_BIG = 2,
@@ -44,14 +43,14 @@ codes! {
 }
 
 impl Icmpv6Type {
-    /// Whether messages of this type report errors, and so must not be answered by one (RFC 4443
-    /// 2.4).
+    /// Whether messages of this type report errors. An error message must not trigger another error
+    /// message (RFC 4443 2.4).
     pub const fn is_error(self) -> bool {
         self.0 < 128
     }
 }
 
-/// An echo request, or the reply that returns it.
+/// The content of an echo request or echo reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IcmpEcho<'a> {
     pub identifier: u16,

@@ -7,7 +7,7 @@ use crate::layout::WireError;
 use core::net::Ipv4Addr;
 
 codes! {
-    /// Types of messages (IANA).
+    /// Message types (IANA).
     pub struct Icmpv4Type(u8) {
         ECHO_REPLY = 0,
         DESTINATION_UNREACHABLE = 3,
@@ -44,21 +44,21 @@ codes! {
 }
 
 codes! {
-    /// Which time was exceeded (RFC 792).
+    /// The time limit that was exceeded: the TTL or the reassembly timeout (RFC 792).
     pub struct Icmpv4TimeExceeded(u8) {
         IN_TRANSIT = 0,
         REASSEMBLY = 1,
     }
 }
 
-/// An ICMP message. `original` is the front of the packet that it is about.
+/// An ICMP message. `original` is the beginning of the packet that caused an error message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Icmpv4Message<'a> {
     EchoRequest(IcmpEcho<'a>),
     EchoReply(IcmpEcho<'a>),
     DestinationUnreachable {
         code: Icmpv4Unreachable,
-        /// The MTU of the next hop, if the packet was too long (RFC 1191 4).
+        /// The MTU of the next hop, with code `FRAGMENTATION_NEEDED` (RFC 1191 4).
         next_hop_mtu: u16,
         original: &'a [u8],
     },
@@ -72,16 +72,16 @@ pub enum Icmpv4Message<'a> {
         original: &'a [u8],
     },
     ParameterProblem {
-        /// 0: the pointer has the position.
+        /// 0 if `pointer` is valid.
         code: u8,
-        /// Byte of the packet that is wrong.
+        /// Offset of the wrong byte in the packet.
         pointer: u8,
         original: &'a [u8],
     },
     Unknown {
         kind: Icmpv4Type,
         code: u8,
-        /// The second four bytes.
+        /// The second four bytes of the header.
         rest: [u8; 4],
         data: &'a [u8],
     },
@@ -165,7 +165,7 @@ mod tests {
         let mut out = [0xff; 10];
         Icmpv4Message::EchoRequest(echo).write(&mut out).unwrap();
         fill_checksum(&mut out).unwrap();
-        // 0800 + 1234 + 0001 + 6162 = 7b97, and its complement.
+        // 0800 + 1234 + 0001 + 6162 = 7b97; the checksum is the complement.
         assert_eq!(out, [8, 0, 0x84, 0x68, 0x12, 0x34, 0, 1, b'a', b'b']);
         assert!(checksum_ok(&out));
         out[9] ^= 1;

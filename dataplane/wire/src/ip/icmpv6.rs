@@ -22,7 +22,7 @@ codes! {
 }
 
 codes! {
-    /// Which limit was exceeded (RFC 4443 3.3).
+    /// The limit that was exceeded: hop limit or reassembly timeout (RFC 4443 3.3).
     pub struct Icmpv6TimeExceeded(u8) {
         HOP_LIMIT = 0,
         REASSEMBLY = 1,
@@ -38,7 +38,7 @@ codes! {
     }
 }
 
-/// An ICMPv6 message. `original` is the front of the packet that it is about.
+/// An ICMPv6 message. `original` is the beginning of the packet that caused an error message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Icmpv6Message<'a> {
     DestinationUnreachable {
@@ -55,7 +55,7 @@ pub enum Icmpv6Message<'a> {
     },
     ParameterProblem {
         code: Icmpv6ParameterProblem,
-        /// Byte of the packet that is wrong.
+        /// Offset of the wrong byte in the packet.
         pointer: u32,
         original: &'a [u8],
     },
@@ -66,7 +66,7 @@ pub enum Icmpv6Message<'a> {
     Unknown {
         kind: Icmpv6Type,
         code: u8,
-        /// The second four bytes.
+        /// The second four bytes of the header.
         rest: [u8; 4],
         data: &'a [u8],
     },
@@ -170,7 +170,8 @@ mod tests {
         let mut out = [0xff; 8];
         Icmpv6Message::EchoRequest(echo).write(&mut out).unwrap();
         fill_checksum(&mut out, &PSEUDO).unwrap();
-        // fe80 + 1 + fe80 + 2 + 8 + 3a + 8000 + 1234 + 1 = 28f7a, folded 8f7c, and its complement.
+        // fe80 + 1 + fe80 + 2 + 8 + 3a + 8000 + 1234 + 1 = 28f7a, folded 8f7c; the checksum is the
+        // complement.
         assert_eq!(out, [128, 0, 0x70, 0x83, 0x12, 0x34, 0, 1]);
         assert!(checksum_ok(&out, &PSEUDO));
         out[7] ^= 1;
@@ -230,7 +231,7 @@ mod tests {
         ) {
             bytes[0] = kind;
             if plausible {
-                // No code, and counts of records and sources that can be true.
+                // Code zero, and plausible counts of records and sources.
                 bytes[1] = 0;
                 (bytes[6], bytes[7]) = (0, bytes[7] & 3);
                 (bytes[10], bytes[11]) = (0, bytes[11] & 3);

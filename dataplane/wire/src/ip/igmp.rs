@@ -1,7 +1,7 @@
 //! IGMP, all three versions (RFC 1112 appendix I, RFC 2236, RFC 3376).
 //!
-//! One type number serves three queries: version 1 leaves the response time zero, version 3 is
-//! longer than 8 bytes (RFC 3376 7.1).
+//! Queries of all versions have the same type. In version 1, the response time is zero; in version
+//! 3, the query is longer than 8 bytes (RFC 3376 7.1).
 
 use super::checksum::{self, Sum};
 use super::group_record::{self, GroupRecord, Querier};
@@ -10,13 +10,13 @@ use crate::layout::WireError;
 use core::net::Ipv4Addr;
 
 layout! {
-    /// The header of all messages but version 3 reports (RFC 2236 2).
+    /// The header of all messages except version 3 reports (RFC 2236 2).
     pub struct IgmpHeader: 8 bytes {
         0:0    8  kind: IgmpType,
-        /// Tenths of a second within which to answer, in version 3 as a floating code.
+        /// Maximum response time in tenths of a second; in version 3, as a floating-point code.
         1:0    8  max_response_code: u8,
         2:0   16  checksum: u16,
-        /// Which group; zero in general queries.
+        /// The group; zero in general queries.
         4:0   32  group: Ipv4Addr,
     }
 }
@@ -26,7 +26,7 @@ impl IgmpHeader {
 }
 
 codes! {
-    /// Types of messages (IANA).
+    /// Message types (IANA).
     pub struct IgmpType(u8) {
         QUERY = 0x11,
         REPORT_V1 = 0x12,
@@ -39,14 +39,14 @@ codes! {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IgmpMessage<'a> {
     QueryV1,
-    /// A query for a group, or a general query.
+    /// A query for one group, or a general query.
     QueryV2 {
-        /// When to answer; never zero.
+        /// Maximum response time in tenths of a second; never zero.
         max_response_tenths: u8,
         group: Ipv4Addr,
     },
     QueryV3 {
-        /// When to answer, as a [`group_record::floating`] code of tenths of a second.
+        /// Maximum response time in tenths of a second, as a [`group_record::floating`] code.
         max_response_code: u8,
         group: Ipv4Addr,
         querier: Querier<'a, Ipv4Addr>,
@@ -162,7 +162,7 @@ mod tests {
         assert_eq!((bytes[0], &bytes[4..8]), (0x22, &[0, 0, 0, 2][..]));
         assert_eq!(IgmpMessage::parse(&bytes), Ok(message));
 
-        // One word of auxiliary data in the first record.
+        // The first record gets one word of auxiliary data.
         bytes[9] = 1;
         bytes.splice(16..16, [1, 2, 3, 4]);
         assert_eq!(IgmpMessage::parse(&bytes), Ok(message));
@@ -199,7 +199,7 @@ mod tests {
         ) {
             bytes[0] = kind;
             if few {
-                // Counts that can be true.
+                // Plausible counts.
                 (bytes[6], bytes[7]) = (0, bytes[7] & 3);
                 (bytes[10], bytes[11]) = (0, bytes[11] & 3);
             }

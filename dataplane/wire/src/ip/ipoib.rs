@@ -1,26 +1,25 @@
-//! The encapsulation header of IP over InfiniBand, and the IP MTU under it (RFC 4391 6, RFC 4755 4
-//! and 5).
+//! The encapsulation header of IP over InfiniBand, and the IP MTU (RFC 4391 6, RFC 4755 4 and 5).
 //!
-//! It precedes every packet, on datagrams and on connections, and has only the EtherType of the
-//! packet.
+//! The header precedes every packet, in datagram mode and in connected mode. It contains only the
+//! EtherType of the packet.
 
 use crate::ethernet::EtherType;
 
 layout! {
-    /// The header of every packet of the link (RFC 4391 6).
+    /// The encapsulation header (RFC 4391 6).
     pub struct IpoibHeader: 4 bytes {
         0:0   16  ether_type: EtherType,
     }
 }
 
-/// The longest IP packet in messages of at most `message_bytes_max`: the MTU of the broadcast
-/// group for datagrams, a receive MTU for connections.
+/// The longest IP packet in a message of at most `message_bytes_max` bytes. This limit is the MTU
+/// of the broadcast group for datagrams, and a receive MTU for connections.
 #[inline]
 pub const fn ip_mtu(message_bytes_max: u32) -> u32 {
     message_bytes_max.saturating_sub(IpoibHeader::LEN as u32)
 }
 
-/// The longest IP packet on a connection whose ends take messages of these sizes (RFC 4755 5.1).
+/// The longest IP packet on a connection between ends with these receive MTUs (RFC 4755 5.1).
 #[inline]
 pub const fn connection_ip_mtu(receive_mtu: u32, peer_receive_mtu: u32) -> u32 {
     ip_mtu(if receive_mtu < peer_receive_mtu { receive_mtu } else { peer_receive_mtu })

@@ -1,7 +1,7 @@
 //! IPv4 (RFC 791; RFC 2474 and 3168 for the second byte, RFC 6864 for the identification).
 //!
-//! [`Ipv4Packet`] is the view that the forwarding path makes of every packet: three comparisons,
-//! then fields. Bytes behind the total length are padding of the link.
+//! The forwarding path parses every packet as an [`Ipv4Packet`], which checks only the version and
+//! the lengths. Bytes behind the total length are link padding.
 
 use super::IpProtocol;
 use super::checksum::{PseudoHeader, Sum, update_u16};
@@ -11,7 +11,7 @@ use super::{split, split_mut};
 use crate::layout::{WireError, split_header};
 use core::net::Ipv4Addr;
 
-/// The smallest MTU that a link for IPv4 can have (RFC 791 3.2).
+/// The minimum MTU of a link for IPv4, in bytes (RFC 791 3.2).
 pub const IPV4_MTU_MIN: u32 = 68;
 
 layout! {
@@ -27,11 +27,11 @@ layout! {
         4:0   16  identification: u16,
         6:1    1  dont_fragment: bool,
         6:2    1  more_fragments: bool,
-        /// Where this fragment belongs, in units of 8 bytes.
+        /// Offset of this fragment's payload, in units of 8 bytes.
         6:3   13  fragment_offset: u16,
         8:0    8  ttl: u8,
         9:0    8  protocol: IpProtocol,
-        /// Of the header and its options.
+        /// Covers the header and its options.
         10:0  16  header_checksum: u16,
         12:0  32  source: Ipv4Addr,
         16:0  32  destination: Ipv4Addr,
@@ -61,7 +61,7 @@ impl Ipv4Header {
     }
 
     /// Writes the header of a packet with `options` and a payload of `payload_len` bytes; returns
-    /// the space for that payload. Version, lengths and checksum are filled in.
+    /// the space for that payload. This function sets version, lengths and checksum.
     pub fn write_packet<'a>(
         &self,
         options: &[Ipv4Option<'_>],
@@ -83,13 +83,13 @@ impl Ipv4Header {
         Ok(payload)
     }
 
-    /// Decrements the time to live of a header in place and updates its checksum; returns the new
-    /// value. A forwarder checks first that the old one is more than one.
+    /// Decrements the TTL of a header in place and updates its checksum; returns the new TTL. A
+    /// forwarder first checks that the TTL is greater than 1.
     #[inline]
     pub fn decrement_ttl(header: &mut [u8; Self::LEN]) -> u8 {
         let Self { ttl: old, protocol, header_checksum, .. } = Self::parse(header);
         let ttl = old.saturating_sub(1);
-        // The checksum covers words, and the other half of this one is the protocol.
+        // The checksum covers 16-bit words; the TTL shares a word with the protocol.
         let word = |ttl| u16::from_be_bytes([ttl, protocol.0]);
         let checksum = update_u16(header_checksum, word(old), word(ttl));
         header[Self::TTL_AT] = ttl;
@@ -98,7 +98,7 @@ impl Ipv4Header {
     }
 }
 
-/// A view of a packet with valid lengths. Its methods read fields from the header.
+/// A view of a packet with valid version and lengths. It parses the header on request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ipv4Packet<'a> {
     fixed: &'a [u8; Ipv4Header::LEN],
@@ -107,7 +107,7 @@ pub struct Ipv4Packet<'a> {
 }
 
 impl<'a> Ipv4Packet<'a> {
-    /// Looks at the packet that begins at the front of `bytes`.
+    /// Parses the packet at the front of `bytes`.
     #[inline]
     pub fn parse(bytes: &'a [u8]) -> Result<Self, WireError> {
         let (fixed, _) = split_header("Ipv4Header", bytes)?;
@@ -128,13 +128,13 @@ impl<'a> Ipv4Packet<'a> {
         Ipv4Header::parse(self.fixed)
     }
 
-    /// The options, unchecked.
+    /// The options; errors in them show during iteration.
     #[inline]
     pub fn options(&self) -> Items<'a, Ipv4Option<'a>> {
         Items::new(self.options)
     }
 
-    /// Its payload, without padding of the link.
+    /// The payload, without link padding.
     #[inline(always)]
     pub const fn payload(&self) -> &'a [u8] {
         self.payload
@@ -142,7 +142,7 @@ impl<'a> Ipv4Packet<'a> {
 
     #[inline]
     pub fn checksum_ok(&self) -> bool {
-        // Most headers have no options, and a sum over a known length has no loop.
+        // Most headers have no options, and the sum over a constant length needs no loop.
         let sum = Sum::of(self.fixed);
         match self.options {
             [] => sum.is_ok(),
@@ -152,7 +152,7 @@ impl<'a> Ipv4Packet<'a> {
 }
 
 codes! {
-    /// Kinds of options (IANA); fragments copy options with the top bit.
+    /// Option kinds (IANA). An option whose kind has the top bit set is copied to all fragments.
     pub struct Ipv4OptionKind(u8) {
         END = 0,
         NO_OPERATION = 1,
@@ -168,12 +168,12 @@ codes! {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ipv4Option<'a> {
     pub kind: Ipv4OptionKind,
-    /// The value, behind kind and length.
+    /// The value, without kind and length.
     pub data: &'a [u8],
 }
 
 impl Ipv4Option<'_> {
-    /// Asks every router to look at the packet (RFC 2113); IGMP carries it.
+    /// Asks every router to examine the packet (RFC 2113). IGMP messages have it.
     pub const ROUTER_ALERT: Self = Self { kind: Ipv4OptionKind::ROUTER_ALERT, data: &[0, 0] };
 }
 
@@ -199,7 +199,7 @@ mod tests {
     use proptest::prelude::*;
     use std::vec::Vec;
 
-    /// An echo request of 84 bytes, header only; its checksum is on the wire as given here.
+    /// The header of an echo request of 84 bytes, with a valid checksum.
     const HEADER: [u8; 20] = [
         0x45, 0x00, 0x00, 0x54, 0xa6, 0xf2, 0x40, 0x00, 0x40, 0x01, //
         0x7f, 0xb4, 10, 0, 0, 1, 10, 0, 0, 2,

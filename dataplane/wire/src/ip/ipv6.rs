@@ -1,7 +1,8 @@
 //! IPv6 (RFC 8200).
 //!
-//! The payload is everything behind the fixed header, extensions included; [`super::ipv6_ext`]
-//! walks it to the upper layer. Jumbograms (RFC 2675) are not supported: no link here carries one.
+//! Here, the payload is everything behind the fixed header, including extension headers;
+//! [`super::ipv6_ext`] finds the upper layer in it. Jumbograms (RFC 2675) are not supported,
+//! because no link of Pollux carries them.
 
 use super::IpProtocol;
 use super::checksum::PseudoHeader;
@@ -9,7 +10,7 @@ use super::{split, split_mut};
 use crate::layout::{WireError, split_header};
 use core::net::Ipv6Addr;
 
-/// The smallest MTU that a link for IPv6 can have (RFC 8200 5).
+/// The minimum MTU of a link for IPv6, in bytes (RFC 8200 5).
 pub const IPV6_MTU_MIN: u32 = 1280;
 
 layout! {
@@ -18,14 +19,14 @@ layout! {
         0:0    4  version: u8,
         0:4    6  dscp: u8,
         1:2    2  ecn: u8,
-        /// Packets with equal labels and addresses belong together (RFC 6437).
+        /// Packets with the same label and addresses belong to one flow (RFC 6437).
         1:4   20  flow_label: u32,
-        /// Bytes behind this header.
+        /// Number of bytes behind this header.
         4:0   16  payload_length: u16,
         6:0    8  next_header: IpProtocol,
         7:0    8  hop_limit: u8,
         8:0  128  source: Ipv6Addr,
-        /// The destination; with a routing header, the next one.
+        /// The final destination; with a routing header, the next destination.
         24:0 128  destination: Ipv6Addr,
     }
 }
@@ -33,14 +34,14 @@ layout! {
 impl Ipv6Header {
     const HOP_LIMIT_AT: usize = 7;
 
-    /// The pseudo-header of transport checksums, if no routing header says otherwise.
+    /// The pseudo-header of transport checksums, for a packet without routing header.
     #[inline]
     pub const fn pseudo_header(&self) -> PseudoHeader {
         PseudoHeader::V6 { source: self.source, destination: self.destination }
     }
 
     /// Writes the header of a packet with a payload of `payload_len` bytes; returns the space for
-    /// that payload. Version and length are filled in.
+    /// that payload. This function sets version and length.
     pub fn write_packet<'a>(
         &self,
         payload_len: usize,
@@ -52,8 +53,8 @@ impl Ipv6Header {
         Self { version: 6, payload_length, ..*self }.write(packet)
     }
 
-    /// Decrements the hop limit of a header in place; returns the new value. A forwarder checks
-    /// first that the old one is more than one.
+    /// Decrements the hop limit of a header in place; returns the new value. A forwarder first
+    /// checks that the hop limit is greater than 1.
     #[inline]
     pub fn decrement_hop_limit(header: &mut [u8; Self::LEN]) -> u8 {
         header[Self::HOP_LIMIT_AT] = header[Self::HOP_LIMIT_AT].saturating_sub(1);
@@ -61,7 +62,7 @@ impl Ipv6Header {
     }
 }
 
-/// A view of a packet with valid length. Its methods read fields from the header.
+/// A view of a packet with valid version and length. It parses the header on request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ipv6Packet<'a> {
     fixed: &'a [u8; Ipv6Header::LEN],
@@ -69,7 +70,7 @@ pub struct Ipv6Packet<'a> {
 }
 
 impl<'a> Ipv6Packet<'a> {
-    /// Looks at the packet that begins at the front of `bytes`.
+    /// Parses the packet at the front of `bytes`.
     #[inline]
     pub fn parse(bytes: &'a [u8]) -> Result<Self, WireError> {
         let (fixed, rest) = split_header("Ipv6Header", bytes)?;
@@ -86,7 +87,7 @@ impl<'a> Ipv6Packet<'a> {
         Ipv6Header::parse(self.fixed)
     }
 
-    /// Extension headers and payload, without padding of the link.
+    /// Extension headers and payload, without link padding.
     #[inline(always)]
     pub const fn payload(&self) -> &'a [u8] {
         self.payload

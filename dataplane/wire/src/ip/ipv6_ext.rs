@@ -1,38 +1,41 @@
-//! Extension headers of IPv6, and the walk past them to the upper layer (RFC 8200 4).
+//! Extension headers of IPv6, and the iteration over them to the upper layer (RFC 8200 4).
 //!
-//! The walk has a limit, [`EXTENSIONS_MAX`]: a chain is cheap to send and costs its receiver. It
-//! ends at anything that is not hop-by-hop options, routing, fragment or destination options;
-//! encryption and authentication thus count as upper layers.
+//! The number of extension headers is limited to [`EXTENSIONS_MAX`], because a long chain is cheap
+//! to send and expensive to receive. The supported extension headers are hop-by-hop options,
+//! routing, fragment and destination options. Every other header counts as the upper layer,
+//! including ESP and the authentication header.
 
 use super::IpProtocol;
 use super::list::{Item, List};
 use super::{put, split};
 use crate::layout::WireError;
 
-/// Extension headers in one packet, at most. RFC 8200 4.1 gives a reason for six.
+/// Maximum number of extension headers in one packet. With the supported kinds, a packet that
+/// follows the recommendations of RFC 8200 4.1 has at most five: destination options twice, all
+/// others once.
 pub const EXTENSIONS_MAX: usize = 8;
 
 layout! {
-    /// The header of extensions of variable length (RFC 8200 4.3, 4.4, 4.6).
+    /// The common part of extension headers with variable length (RFC 8200 4.3, 4.4, 4.6).
     pub struct ExtensionHeader: 2 bytes {
         0:0    8  next_header: IpProtocol,
-        /// Length in units of 8 bytes, of which the first does not count.
+        /// Length in units of 8 bytes, without the first 8 bytes.
         1:0    8  length: u8,
     }
 }
 
 layout! {
-    /// A part of a packet (RFC 8200 4.5).
+    /// The fragment header (RFC 8200 4.5).
     pub struct FragmentHeader: 8 bytes {
         0:0    8  next_header: IpProtocol,
-        /// Where this part belongs, in units of 8 bytes.
+        /// Offset of this fragment, in units of 8 bytes.
         2:0   13  fragment_offset: u16,
         3:7    1  more_fragments: bool,
         4:0   32  identification: u32,
     }
 }
 
-/// Options for every router or for the destination (RFC 8200 4.3, 4.6).
+/// Hop-by-hop options or destination options (RFC 8200 4.3, 4.6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OptionsHeader<'a> {
     pub next_header: IpProtocol,
@@ -45,9 +48,9 @@ pub struct OptionsHeader<'a> {
 pub struct RoutingHeader<'a> {
     pub next_header: IpProtocol,
     pub routing_type: u8,
-    /// Remaining segments; a node that does not know the type must ignore the header when zero.
+    /// Number of remaining segments. If it is zero, a node ignores a header of unknown type.
     pub segments_left: u8,
-    /// Type-specific data; 4 bytes more than a multiple of 8.
+    /// Type-specific data. Its length is 4 bytes more than a multiple of 8.
     pub data: &'a [u8],
 }
 
@@ -60,7 +63,8 @@ pub enum Extension<'a> {
 }
 
 impl<'a> Extension<'a> {
-    /// Reads the extension named `kind` off the front; `None` when that is no extension.
+    /// Reads the extension header of this kind at the front of `bytes`; also returns the rest.
+    /// `None` if `kind` is not a supported extension header.
     pub fn read(kind: IpProtocol, bytes: &'a [u8]) -> Result<Option<(Self, &'a [u8])>, WireError> {
         if kind == IpProtocol::FRAGMENT {
             let (header, rest) = FragmentHeader::read(bytes)?;
@@ -129,7 +133,7 @@ impl<'a> Extension<'a> {
 }
 
 impl IpProtocol {
-    /// Whether [`Extensions`] walks over it.
+    /// Whether this is an extension header that [`Extensions`] iterates over.
     #[inline]
     const fn is_extension(self) -> bool {
         matches!(
@@ -139,7 +143,7 @@ impl IpProtocol {
     }
 }
 
-/// The extension headers of a packet, one after the other; ends after the first error.
+/// An iterator over the extension headers of a packet. It ends after the first error.
 #[derive(Clone, Copy, Debug)]
 pub struct Extensions<'a> {
     next_header: IpProtocol,
@@ -148,7 +152,7 @@ pub struct Extensions<'a> {
 }
 
 impl<'a> Extensions<'a> {
-    /// An iterator from the next header of the fixed header.
+    /// Begins with the next header and the payload of the fixed header.
     #[inline]
     pub const fn new(next_header: IpProtocol, payload: &'a [u8]) -> Self {
         Self { next_header, rest: payload, count: 0 }
@@ -158,7 +162,7 @@ impl<'a> Extensions<'a> {
         let Some((extension, rest)) = Extension::read(self.next_header, self.rest)? else {
             return Ok(None);
         };
-        // RFC 8200 4.1: only the first header may have hop-by-hop options.
+        // RFC 8200 4.1: hop-by-hop options may only follow the fixed header.
         if self.next_header == IpProtocol::HOP_BY_HOP && self.count > 0 {
             return Err(WireError::BadValue { format: "Extensions", field: "next_header" });
         }
@@ -168,7 +172,7 @@ impl<'a> Extensions<'a> {
         self.count += 1;
         self.rest = rest;
         self.next_header = match extension {
-            // Not the first fragment: the bytes behind it begin no header.
+            // The payload of a fragment other than the first does not begin with a header.
             Extension::Fragment(header) if header.fragment_offset != 0 => {
                 IpProtocol::NO_NEXT_HEADER
             }
@@ -194,13 +198,13 @@ impl<'a> Iterator for Extensions<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UpperLayer<'a> {
     pub protocol: IpProtocol,
-    /// Its bytes; in a fragment that is not the first, some bytes from its middle.
+    /// The payload; in a fragment other than the first, bytes from the middle of it.
     pub payload: &'a [u8],
     pub fragment: Option<FragmentHeader>,
 }
 
 impl<'a> UpperLayer<'a> {
-    /// Skips extensions from the next header of the fixed header to the upper layer.
+    /// Skips extension headers, from the next header of the fixed header to the upper layer.
     #[inline]
     pub fn find(next_header: IpProtocol, payload: &'a [u8]) -> Result<Self, WireError> {
         let mut found = Self { protocol: next_header, payload, fragment: None };
@@ -219,7 +223,7 @@ impl<'a> UpperLayer<'a> {
 }
 
 codes! {
-    /// Kinds of options in hop-by-hop and destination headers (IANA).
+    /// Kinds of hop-by-hop and destination options (IANA).
     pub struct Ipv6OptionKind(u8) {
         PAD1 = 0,
         PADN = 1,
@@ -231,14 +235,14 @@ codes! {
 /// An option that is not padding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ipv6Option<'a> {
-    /// The top two bits tell nodes that do not know the option what to do.
+    /// The top two bits tell a node how to handle an unknown option.
     pub kind: Ipv6OptionKind,
-    /// The value, behind kind and length.
+    /// The value, without kind and length.
     pub data: &'a [u8],
 }
 
 impl Ipv6Option<'_> {
-    /// Asks every router to look at the packet (RFC 2711), value 0: for MLD, which carries it.
+    /// Asks every router to examine the packet (RFC 2711). MLD messages have it, with value 0.
     pub const ROUTER_ALERT_MLD: Self = Self { kind: Ipv6OptionKind::ROUTER_ALERT, data: &[0, 0] };
 }
 
@@ -274,7 +278,7 @@ impl<'a> Item<'a> for Ipv6Option<'a> {
     }
 }
 
-/// Writes padding of `len` bytes, fewer than 8.
+/// Writes `len` bytes of padding; `len` must be less than 8.
 fn pad(len: usize, out: &mut [u8]) -> Result<&mut [u8], WireError> {
     match len {
         0 => Ok(out),
@@ -393,7 +397,7 @@ mod tests {
             let upper = UpperLayer::find(first, &bytes);
             prop_assert_eq!(upper.is_ok(), walk.iter().all(Result::is_ok));
             for extension in walk.into_iter().flatten() {
-                // The original may have had other padding, so only the values are compared.
+                // The original may have had different padding, so only the values are compared.
                 let mut out = vec![0; extension.wire_len()];
                 extension.write(&mut out).unwrap();
                 let kind = match extension {

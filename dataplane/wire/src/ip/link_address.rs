@@ -1,28 +1,29 @@
 //! Link addresses: the hardware addresses of an IP over InfiniBand link (RFC 4391 9.1.1, RFC 4755
 //! 3.1; draft of 2001, 3.3.2).
 //!
-//! A send also needs the path to the GID of a link address, which is queried from the subnet
-//! administrator. The draft of 2001 had it all in 26 bytes instead; both are ARP hardware
-//! addresses.
+//! To send to a link address, a node also needs a path to its GID, which it queries from the SA.
+//! The link address of the draft of 2001 has 26 bytes and includes the LID and the Q_Key instead.
+//! Both forms are ARP hardware addresses.
 
 use crate::address::{Gid, Lid, Qpn};
 use crate::keys::QKey;
 use core::fmt;
 
 layout! {
-    /// Address of an interface: its connection modes, UD queue pair and port (RFC 4755 3.1).
+    /// The address of an interface: its connected modes, UD queue pair and port GID (RFC 4755 3.1).
     pub struct LinkAddress: 20 bytes {
-        /// Takes reliable connections.
+        /// Accepts reliable connections.
         0:0    1  rc: bool,
+        /// Accepts unreliable connections.
         0:1    1  uc: bool,
-        /// The UD queue pair, which every interface has.
+        /// The UD queue pair of the interface.
         1:0   24  qpn: Qpn,
-        /// The port, or a group.
+        /// The GID of the port or of a multicast group.
         4:0  128  gid: Gid,
     }
 }
 
-/// All 20 bytes in hex.
+/// All 20 bytes in hexadecimal, separated by colons.
 impl fmt::Display for LinkAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [first, rest @ ..] = self.emit();
@@ -32,7 +33,7 @@ impl fmt::Display for LinkAddress {
 }
 
 impl LinkAddress {
-    /// The address of a multicast group: every queue pair that joined it.
+    /// The address of all members of a multicast group.
     pub const fn group(mgid: Gid) -> Self {
         Self { rc: false, uc: false, qpn: Qpn::MULTICAST, gid: mgid }
     }
@@ -42,30 +43,31 @@ impl LinkAddress {
         Self { rc: false, uc: false, ..self }
     }
 
-    /// Whether both belong to the same interface, which may change its flags. Neighbors and
-    /// connections are looked up by this comparison.
+    /// Whether both addresses belong to the same interface. Flags are ignored, because an interface
+    /// may change them.
     pub fn is_same_interface(&self, other: &Self) -> bool {
         self.without_flags() == other.without_flags()
     }
 
-    /// The number that decides the tie-break of crossing requests: these bytes, without flags (RFC
-    /// 4755 3.3). Also a key for ordered maps of interfaces.
+    /// The bytes of the address without flags. Their order decides which of two crossing connection
+    /// requests wins (RFC 4755 3.3). They are also the key of maps of interfaces.
     pub fn comparison_form(&self) -> [u8; Self::LEN] {
         self.without_flags().emit()
     }
 }
 
 layout! {
-    /// Address of an interface in the draft of 2001 (3.3.2): enough for a send without any query.
+    /// The address of an interface in the draft of 2001 (3.3.2). It is sufficient to send a
+    /// datagram without a path query.
     pub struct DraftLinkAddress: 26 bytes {
         0:0   16  lid: Lid,
         2:0    1  uc: bool,
         2:1    1  rc: bool,
         2:2    1  raw_ethertype: bool,
         2:3    1  raw_ipv6: bool,
-        /// Binds services to queue pairs of their own.
+        /// The interface binds services to separate queue pairs.
         2:4    1  qpn_demultiplexing: bool,
-        /// The UD queue pair for everything else.
+        /// The UD queue pair for all other traffic.
         3:0   24  qpn: Qpn,
         6:0   32  q_key: QKey,
         10:0 128  gid: Gid,

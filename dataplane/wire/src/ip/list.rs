@@ -1,12 +1,12 @@
 //! Lists inside messages: options, addresses, group records.
 //!
-//! Every format of the family has lists of items that carry their own length. Only this file walks
-//! them: an [`Item`] reads one item off the front, [`Items`] repeats that on unchecked bytes, and a
-//! [`List`] is a checked part of a message.
+//! Most messages of the IP family contain lists of items. An [`Item`] reads one item at the front
+//! of some bytes, [`Items`] iterates over unchecked bytes, and a [`List`] is a checked part of a
+//! message.
 //!
-//! Why a `List` is bytes *or* values: a received list borrows the packet, a list to send borrows an
-//! array of the sender. With one type for both, the message around it is one type too, and a test
-//! can compare a parsed message with the written one.
+//! Why a `List` is bytes *or* values: a received list borrows the packet, and a list to send
+//! borrows an array of the sender. With one list type for both, a message has one type as well, and
+//! a test can compare a parsed message with the one that was written.
 
 use crate::layout::WireError;
 use core::fmt;
@@ -15,8 +15,8 @@ use core::marker::PhantomData;
 use core::net::{Ipv4Addr, Ipv6Addr};
 
 pub trait Item<'a>: Copy {
-    /// Reads the next item off the front of `bytes`, which are not empty; `None` when the rest is
-    /// padding. An item has at least one byte, so every walk ends.
+    /// Reads the item at the front of `bytes`, which must not be empty; also returns the rest.
+    /// `None` if only padding is left. An item must take at least one byte, so that iterations end.
     fn read(bytes: &'a [u8]) -> Result<Option<(Self, &'a [u8])>, WireError>;
     fn wire_len(&self) -> usize;
     fn write<'o>(&self, out: &'o mut [u8]) -> Result<&'o mut [u8], WireError>;
@@ -61,7 +61,7 @@ impl<'a, T: Item<'a>> Iterator for Items<'a, T> {
 
 impl<'a, T: Item<'a>> FusedIterator for Items<'a, T> {}
 
-/// A list that is known to be well-formed, as received or as to be sent.
+/// A well-formed list, either received or to be sent.
 #[derive(Clone, Copy)]
 pub struct List<'a, T> {
     source: Source<'a, T>,
@@ -74,18 +74,18 @@ enum Source<'a, T> {
 }
 
 impl<'a, T: Item<'a>> List<'a, T> {
-    /// A list to be sent.
+    /// Makes a list to be sent.
     pub const fn of(values: &'a [T]) -> Self {
         Self { source: Source::Values(values) }
     }
 
-    /// A received list that fills `bytes`.
+    /// Checks a received list that fills `bytes`.
     pub fn filling(bytes: &'a [u8]) -> Result<Self, WireError> {
         Items::<T>::new(bytes).try_for_each(|item| item.map(drop))?;
         Ok(Self { source: Source::Bytes(bytes) })
     }
 
-    /// A received list of `count` items at the front of `bytes`, and what follows it.
+    /// Checks a received list of `count` items at the front of `bytes`; also returns the rest.
     pub fn counted(
         format: &'static str,
         bytes: &'a [u8],

@@ -1,8 +1,9 @@
-//! Multicast GIDs of IP over InfiniBand: the link's group of an IP group (RFC 4391 4).
+//! Multicast GIDs of IP over InfiniBand: the mapping from an IP group to a link-layer group (RFC
+//! 4391 4).
 //!
-//! A group of the link is of one partition and has the scope of the link's broadcast group,
-//! whatever scope the IP group has. The GID contains all bits of an IPv4 group, but only the low 80
-//! bits of an IPv6 group, so several IPv6 groups can share one group of the link.
+//! A link-layer group belongs to one partition. It has the scope of the link's broadcast group, not
+//! the scope of the IP group. Its GID identifies an IPv4 group completely, but contains only the
+//! low 80 bits of an IPv6 group, so several IPv6 groups can share one link-layer group.
 
 use crate::address::{Gid, Scope};
 use crate::keys::PKey;
@@ -10,15 +11,15 @@ use crate::layout::WireError;
 use core::net::{IpAddr, Ipv4Addr};
 
 layout! {
-    /// A multicast GID as the link uses it (RFC 4391 4, figure 1).
+    /// The multicast GID of an IPoIB link-layer group (RFC 4391 4, figure 1).
     pub struct Mgid: 16 bytes {
-        /// `0xff`: multicast.
+        /// Always `0xff`, for multicast.
         0:0    8  multicast: u8,
-        /// 1: not a permanent group.
+        /// Always 1: a transient group.
         1:0    4  flags: u8,
         1:4    4  scope: Scope,
         2:0   16  signature: Signature,
-        /// The partition, its membership bit set.
+        /// The P_Key of the partition, with the membership bit set.
         4:0   16  p_key: PKey,
         /// The low 80 bits of the IPv4 or IPv6 address.
         6:0   80  group: [u8; 10],
@@ -33,20 +34,20 @@ codes! {
     }
 }
 
-/// The part of an IP group that the link distinguishes.
+/// The part of an IP group address that the link-layer group depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum GroupId {
-    /// All interfaces of the link: IPv4 limited broadcast, and ARP.
+    /// All interfaces of the link; used for IPv4 limited broadcast and ARP.
     Broadcast,
     V4(Ipv4Addr),
-    /// The low 80 bits of IPv6 groups.
+    /// The low 80 bits of an IPv6 group.
     V6([u8; 10]),
 }
 
 impl GroupId {
     const BROADCAST: [u8; 10] = [0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff];
 
-    /// The group to which packets for `destination` go; `None` for unicast.
+    /// The group for packets to `destination`; `None` for a unicast address.
     pub fn of(destination: IpAddr) -> Option<Self> {
         match destination {
             IpAddr::V4(Ipv4Addr::BROADCAST) => Some(Self::Broadcast),
@@ -59,7 +60,7 @@ impl GroupId {
     }
 }
 
-/// A multicast group with its scope and P_Key.
+/// A link-layer multicast group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LinkGroup {
     pub id: GroupId,

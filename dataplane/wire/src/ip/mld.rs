@@ -1,6 +1,7 @@
-//! Multicast listener discovery, both versions (RFC 2710, RFC 3810): IGMP's twin inside ICMPv6.
+//! Multicast listener discovery, versions 1 and 2 (RFC 2710, RFC 3810): the counterpart of IGMP in
+//! ICMPv6.
 //!
-//! One type number serves both queries; that of version 2 is longer (RFC 3810 8.1).
+//! Queries of both versions have the same type; version 2 queries are longer (RFC 3810 8.1).
 
 use super::group_record::{self, GroupRecord, Querier};
 use super::icmp::{IcmpHeader, Icmpv6Type};
@@ -9,11 +10,11 @@ use crate::layout::WireError;
 use core::net::Ipv6Addr;
 
 layout! {
-    /// The header of all messages but version 2 reports (RFC 2710 3).
+    /// The header of all messages except version 2 reports (RFC 2710 3).
     pub struct MldHeader: 24 bytes {
-        /// Milliseconds within which to answer, in version 2 as a floating code.
+        /// Maximum response time in milliseconds; in version 2, as a floating-point code.
         4:0   16  max_response_code: u16,
-        /// Which group; zero in general queries.
+        /// The group; zero in general queries.
         8:0  128  group: Ipv6Addr,
     }
 }
@@ -25,7 +26,7 @@ pub enum MldMessage<'a> {
         group: Ipv6Addr,
     },
     QueryV2 {
-        /// When to answer, as a [`group_record::floating_16`] code of milliseconds.
+        /// Maximum response time in milliseconds, as a [`group_record::floating_16`] code.
         max_response_code: u16,
         group: Ipv6Addr,
         querier: Querier<'a, Ipv6Addr>,
@@ -36,7 +37,7 @@ pub enum MldMessage<'a> {
 }
 
 impl<'a> MldMessage<'a> {
-    /// Reads the ICMPv6 message that fills `bytes`.
+    /// Parses the ICMPv6 message that fills `bytes`.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, WireError> {
         let (IcmpHeader { kind, .. }, _) = IcmpHeader::read(bytes)?;
         if Icmpv6Type(kind) == Icmpv6Type::LISTENER_REPORT_V2 {

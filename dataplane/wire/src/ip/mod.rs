@@ -1,20 +1,24 @@
 //! IP over InfiniBand and the IP family that it carries (RFC 4391, RFC 4755).
 //!
-//! From the link upwards: [`ipoib`] is the header before every packet, [`link_address`] the
-//! hardware address and [`mgid`] the multicast group; [`arp`] and [`nd`], with its options in
-//! [`nd_option`], resolve link addresses. [`ipv4`] and [`ipv6`], with its extensions in
-//! [`ipv6_ext`], carry [`icmpv4`] and [`icmpv6`] (common part: [`icmp`]), [`igmp`] and [`mld`]
-//! (common part: [`group_record`]), [`udp`], below it [`dhcp`], and [`tcp`]. [`vnet_header`]
-//! precedes packets of a TUN device. [`list`] iterates over lists in messages; [`checksum`] has the
-//! Internet checksum.
+//! The link: [`ipoib`] is the encapsulation header of every packet, [`link_address`] the hardware
+//! address, and [`mgid`] the multicast GID of a group. [`arp`] and [`nd`] (options: [`nd_option`])
+//! resolve link addresses.
 //!
-//! Parsing checks lengths, versions and fixed fields, but no checksum, because that depends on the
-//! caller: every receiver and router verifies that of an IPv4 header (RFC 1812 5.2.2), and only the
-//! destination the others. `checksum_ok` verifies, `fill_checksum` computes.
+//! IP: [`ipv4`] and [`ipv6`] (extension headers: [`ipv6_ext`]) carry [`icmpv4`] and [`icmpv6`]
+//! (common part: [`icmp`]), [`igmp`] and [`mld`] (common part: [`group_record`]), [`udp`] and
+//! [`tcp`]. [`dhcp`] is carried by UDP.
 //!
-//! The tables of [`mld`], [`nd`] and [`nd_option`] count bytes as the figures of the RFCs do, from
-//! the first byte of the ICMPv6 message or option, and omit the fields that all messages or options
-//! share: [`icmp::IcmpHeader`] and [`nd_option::NdOptionHeader`] have these.
+//! Others: [`vnet_header`] precedes packets of a TUN device, [`list`] iterates over lists in
+//! messages, and [`checksum`] is the Internet checksum.
+//!
+//! Parsing checks lengths, versions and constant fields, but no checksums, because not every caller
+//! needs them: every receiver and router verifies the IPv4 header checksum (RFC 1812 5.2.2), but
+//! only the destination verifies the checksums of upper layers. `checksum_ok` verifies a checksum,
+//! and `fill_checksum` computes it.
+//!
+//! The tables of [`mld`], [`nd`] and [`nd_option`] count bytes from the start of the ICMPv6 message
+//! or option, like the figures of the RFCs. They omit the common fields, which are in
+//! [`icmp::IcmpHeader`] and [`nd_option::NdOptionHeader`].
 
 pub mod arp;
 pub mod checksum;
@@ -43,8 +47,8 @@ use crate::layout::{Field, WireError};
 use core::net::{Ipv4Addr, Ipv6Addr};
 
 codes! {
-    /// The next header behind an IPv4 header, an IPv6 header or one of its extensions (IANA
-    /// protocol numbers).
+    /// The next header behind an IPv4 header, an IPv6 header or an extension header (IANA protocol
+    /// numbers).
     pub struct IpProtocol(u8) {
         HOP_BY_HOP = 0,
         ICMPV4 = 1,
@@ -83,7 +87,7 @@ macro_rules! address_field {
 address_field!(Ipv4Addr, 4);
 address_field!(Ipv6Addr, 16);
 
-/// The first `count` bytes and those behind them.
+/// Splits `bytes` after `count` bytes.
 #[inline(always)]
 fn split<'a>(
     format: &'static str,
@@ -97,7 +101,7 @@ fn split<'a>(
     })
 }
 
-/// The first `count` bytes of an output and those behind them.
+/// Splits `out` after `count` bytes.
 #[inline(always)]
 fn split_mut<'a>(
     format: &'static str,
@@ -108,7 +112,7 @@ fn split_mut<'a>(
     out.split_at_mut_checked(count).ok_or(WireError::NoRoom { format, needed: count, have })
 }
 
-/// Copies `bytes` to the front of `out`; returns the rest.
+/// Copies `bytes` to the front of `out`; returns the rest of `out`.
 fn put<'a>(
     format: &'static str,
     bytes: &[u8],

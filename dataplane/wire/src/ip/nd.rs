@@ -1,8 +1,8 @@
 //! Neighbor discovery (RFC 4861 4; RFC 4191 2.2 for the router's preference).
 //!
-//! Like ARP it resolves link addresses; unlike ARP it also announces routers to hosts. The receiver
-//! checks the hop limit (255: the message is from this link), because it has the IPv6 header. The
-//! parser checks that the code is zero and the options are complete.
+//! Neighbor discovery resolves link addresses, and announces routers to hosts. The parser checks
+//! that the code is zero and the options are complete. The caller, which has the IPv6 header, must
+//! check that the hop limit is 255, so that messages from other links are dropped.
 
 use super::icmp::{IcmpHeader, Icmpv6Type};
 use super::list::List;
@@ -14,19 +14,19 @@ use core::net::Ipv6Addr;
 layout! {
     /// Router advertisement (RFC 4861 4.2).
     pub struct RouterAdvertisement: 16 bytes {
-        /// Hop limit to send with; 0 for no value.
+        /// The hop limit that hosts should use; 0 if unspecified.
         4:0    8  cur_hop_limit: u8,
-        /// Addresses are given out by DHCPv6.
+        /// DHCPv6 provides addresses.
         5:0    1  managed: bool,
-        /// Other things are given out by DHCPv6.
+        /// DHCPv6 provides other configuration.
         5:1    1  other_config: bool,
-        /// Over other routers: 1 high, 0 medium, 3 low (RFC 4191 2.1).
+        /// Preference of this router: 1 is high, 0 is medium, 3 is low (RFC 4191 2.1).
         5:3    2  preference: u8,
-        /// How long it is a default router; 0 is not at all.
+        /// How long the sender is a default router; 0 if it is none.
         6:0   16  router_lifetime_seconds: u16,
-        /// How long neighbors count as reachable; 0 for no value.
+        /// How long a neighbor is reachable after a confirmation; 0 if unspecified.
         8:0   32  reachable_time_ms: u32,
-        /// Time between solicitations; 0 for no value.
+        /// Time between retransmitted solicitations; 0 if unspecified.
         12:0  32  retrans_timer_ms: u32,
     }
 }
@@ -43,7 +43,7 @@ layout! {
     pub struct NeighborAdvertisement: 24 bytes {
         4:0    1  router: bool,
         4:1    1  solicited: bool,
-        /// An older link address is wrong.
+        /// The receiver must replace a cached link address.
         4:2    1  override_cached: bool,
         8:0  128  target: Ipv6Addr,
     }
@@ -52,7 +52,7 @@ layout! {
 layout! {
     /// Redirect (RFC 4861 4.5).
     pub struct Redirect: 40 bytes {
-        /// The better first hop; the destination itself when that is a neighbor.
+        /// The better first hop; the destination itself if it is a neighbor.
         8:0  128  target: Ipv6Addr,
         24:0 128  destination: Ipv6Addr,
     }
@@ -61,7 +61,7 @@ layout! {
 /// The fixed part of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NdBody {
-    /// Has no fields (RFC 4861 4.1).
+    /// Router solicitation, which has no fields (RFC 4861 4.1).
     RouterSolicitation,
     RouterAdvertisement(RouterAdvertisement),
     NeighborSolicitation(NeighborSolicitation),
@@ -101,7 +101,7 @@ impl NdBody {
     }
 
     fn write<'o>(&self, out: &'o mut [u8]) -> Result<&'o mut [u8], WireError> {
-        // The tables have zeros in the common header, which includes the type.
+        // The layouts omit the common ICMPv6 header, so its bytes, including the type, are zero.
         let with_type = |kind: Icmpv6Type, bytes: &mut [u8], out: &'o mut [u8]| {
             bytes[0] = kind.0;
             put("NdMessage", bytes, out)
@@ -131,7 +131,7 @@ pub struct NdMessage<'a> {
 }
 
 impl<'a> NdMessage<'a> {
-    /// Reads the ICMPv6 message that fills `bytes`.
+    /// Parses the ICMPv6 message that fills `bytes`.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, WireError> {
         let (body, options) = NdBody::read(bytes)?;
         Ok(Self { body, options: List::filling(options)? })

@@ -1,9 +1,9 @@
 //! Options of neighbor discovery (RFC 4861 4.6, RFC 8106 5.1; RFC 4391 9.3 for link addresses).
 //!
-//! Lengths count units of 8 bytes, type and length included. A length of zero makes the
-//! message invalid (RFC 4861 4.6). An option of unknown type, or of a length that its type does not
-//! have, is [`NdOption::Unknown`], which receivers skip, so that new options do no harm. The length
-//! of a link address tells InfiniBand from Ethernet.
+//! The length of an option is in units of 8 bytes, and includes type and length. A length of zero
+//! makes the message invalid (RFC 4861 4.6). An option with an unknown type, or with a wrong length
+//! for its type, is an [`NdOption::Unknown`]. Receivers skip it, so that future options do not
+//! break them. The length of a link address option tells InfiniBand from Ethernet.
 
 use super::link_address::LinkAddress;
 use super::list::{Item, List};
@@ -16,7 +16,7 @@ layout! {
     /// The header of an option (RFC 4861 4.6).
     pub struct NdOptionHeader: 2 bytes {
         0:0    8  kind: NdOptionType,
-        /// Its length in units of 8 bytes.
+        /// Length of the option in units of 8 bytes.
         1:0    8  length: u8,
     }
 }
@@ -34,14 +34,14 @@ codes! {
 }
 
 layout! {
-    /// A link address as an option (RFC 4391 9.3), behind two zero bytes.
+    /// A link address option of InfiniBand, with two zero bytes before the address (RFC 4391 9.3).
     pub struct LinkAddressOption: 24 bytes {
         4:0  160  address: LinkAddress,
     }
 }
 
 layout! {
-    /// An address of Ethernet as an option (RFC 4861 4.6.1, RFC 2464 6).
+    /// A link address option of Ethernet (RFC 4861 4.6.1, RFC 2464 6).
     pub struct MacAddressOption: 8 bytes {
         2:0   48  address: MacAddress,
     }
@@ -52,13 +52,13 @@ layout! {
     pub struct PrefixInformation: 32 bytes {
         2:0    8  prefix_length: u8,
         3:0    1  on_link: bool,
-        /// Addresses may be made of it (RFC 4862).
+        /// Hosts may form addresses from the prefix (RFC 4862).
         3:1    1  autonomous: bool,
-        /// How long it is on the link; all ones is for ever.
+        /// How long the prefix is on the link; all ones is infinity.
         4:0   32  valid_lifetime_seconds: u32,
-        /// How long addresses made of it are preferred; all ones is for ever.
+        /// How long addresses from the prefix are preferred; all ones is infinity.
         8:0   32  preferred_lifetime_seconds: u32,
-        /// The prefix; bits behind its length mean nothing.
+        /// The prefix; bits behind its length are ignored.
         16:0 128  prefix: Ipv6Addr,
     }
 }
@@ -71,13 +71,13 @@ layout! {
 }
 
 layout! {
-    /// The header of a list of name servers (RFC 8106 5.1).
+    /// The header of a list of DNS servers (RFC 8106 5.1).
     pub struct RecursiveDnsServerHeader: 8 bytes {
         4:0   32  lifetime_seconds: u32,
     }
 }
 
-/// An address in a source or target option; the length of the option tells the kind of link.
+/// The address in a source or target link address option; the option length determines the kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkLayerAddress {
     InfiniBand(LinkAddress),
@@ -119,32 +119,32 @@ impl From<MacAddress> for LinkLayerAddress {
     }
 }
 
-/// An option that this crate reads or writes.
+/// An option of neighbor discovery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NdOption<'a> {
     Source(LinkLayerAddress),
     Target(LinkLayerAddress),
     Prefix(PrefixInformation),
-    /// The front of a packet that is redirected, padded to a multiple of 8 bytes.
+    /// The beginning of the redirected packet, padded to a multiple of 8 bytes.
     RedirectedHeader(&'a [u8]),
     Mtu(u32),
     RecursiveDnsServers {
         lifetime_seconds: u32,
-        /// At least one.
+        /// The servers, at least one.
         servers: List<'a, Ipv6Addr>,
     },
     Unknown {
         kind: NdOptionType,
-        /// The value, behind type and length: 2 bytes less than a multiple of 8.
+        /// The value, without type and length. Its length is 2 bytes less than a multiple of 8.
         body: &'a [u8],
     },
 }
 
-/// Bytes before the packet in a redirected header option, reserved but for type and length.
+/// Length of type, length and reserved bytes before the packet in a redirected header option.
 const REDIRECTED_HEADER_LEN: usize = 8;
 
 impl<'a> NdOption<'a> {
-    /// The option that fills `bytes`, if its type is known and has that length.
+    /// Parses the option that fills `bytes`; `None` if the type is unknown or the length is wrong.
     fn known(kind: NdOptionType, bytes: &'a [u8]) -> Option<Self> {
         match kind {
             NdOptionType::SOURCE_LINK_LAYER_ADDRESS => {
@@ -235,7 +235,7 @@ impl<'a> Item<'a> for NdOption<'a> {
                 put(format, body, &mut own[NdOptionHeader::LEN..])?;
             }
         }
-        // Last, because the tables above have zeros here.
+        // The layouts above write zeros here, so the header must be written last.
         NdOptionHeader { kind: self.kind(), length }.write(own)?;
         Ok(after)
     }
@@ -314,7 +314,7 @@ mod tests {
 
     #[test]
     fn known_types_of_other_lengths_are_skipped_and_a_zero_is_an_error() {
-        // A link address of two units.
+        // A link address option with a length of two units.
         let (option, _) =
             NdOption::read(&[1, 2, 2, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0]).unwrap().unwrap();
         assert!(matches!(option, NdOption::Unknown { kind: NdOptionType(1), .. }));

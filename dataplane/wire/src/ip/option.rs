@@ -1,17 +1,17 @@
-//! The options of IPv4 and TCP, which have one shape (RFC 791 3.1, RFC 9293 3.1): a kind, a length
-//! that counts both, and data; with two kinds that are a single byte, no operation and the end of
+//! The common format of IPv4 and TCP options (RFC 791 3.1, RFC 9293 3.1): a kind, the length of the
+//! whole option, and data. Two kinds consist of the kind byte only: no operation, and the end of
 //! the list.
 
 use super::list::{self, Item};
 use super::put;
 use crate::layout::WireError;
 
-/// Ends the options, and pads the header behind them.
+/// Ends the list of options, and pads the header.
 const END: u8 = 0;
 /// Pads between options.
 const NO_OPERATION: u8 = 1;
 
-/// One option, before its kind has a meaning.
+/// An option of any kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RawOption<'a> {
     pub(super) kind: u8,
@@ -19,7 +19,7 @@ pub(super) struct RawOption<'a> {
 }
 
 impl<'a> RawOption<'a> {
-    /// Takes the next option off the front; `None` when there is none before the end.
+    /// Reads the next option at the front of `bytes`; `None` at the end of the list.
     pub(super) fn read(
         format: &'static str,
         bytes: &'a [u8],
@@ -51,12 +51,12 @@ impl<'a> RawOption<'a> {
     }
 }
 
-/// Bytes that `options` take in a header, which is made of 32-bit words.
+/// Length of `options` in a header, in bytes, padded to a 32-bit boundary.
 pub(super) fn padded_len<'a, T: Item<'a>>(options: &[T]) -> usize {
     list::wire_len(options).next_multiple_of(4)
 }
 
-/// Fills `out`, the options part of a header.
+/// Writes `options` and padding into `out`, the options part of a header.
 pub(super) fn write_padded<'a, T: Item<'a>>(
     options: &[T],
     out: &mut [u8],

@@ -12,7 +12,7 @@ layout! {
     pub struct TcpHeader: 20 bytes {
         0:0   16  source_port: u16,
         2:0   16  destination_port: u16,
-        /// Of the first byte of payload, or of SYN.
+        /// The sequence number of the SYN or of the first byte of payload.
         4:0   32  sequence_number: u32,
         8:0   32  acknowledgment_number: u32,
         /// Length of the header in 32-bit words, options included.
@@ -25,11 +25,11 @@ layout! {
         13:5   1  rst: bool,
         13:6   1  syn: bool,
         13:7   1  fin: bool,
-        /// Bytes that the sender takes, before scaling.
+        /// The receive window of the sender, before scaling.
         14:0  16  window: u16,
-        /// Of header, options, payload and pseudo header.
+        /// Covers header, options, payload and pseudo-header.
         16:0  16  checksum: u16,
-        /// Where urgent data ends, from the sequence number on.
+        /// End of urgent data, as an offset from the sequence number.
         18:0  16  urgent_pointer: u16,
     }
 }
@@ -40,8 +40,8 @@ impl TcpHeader {
     const CHECKSUM_AT: usize = 16;
 
     /// Writes the header of a segment with `options` and a payload of `payload_len` bytes; returns
-    /// the space for that payload. The data offset is filled in, the checksum is zero until
-    /// [`fill_checksum`].
+    /// the space for that payload. This function sets the data offset, and a zero checksum for
+    /// [`fill_checksum`] to compute.
     pub fn write_segment<'a>(
         &self,
         options: &[TcpOption<'_>],
@@ -60,7 +60,7 @@ impl TcpHeader {
     }
 }
 
-/// A view of a segment whose header fits. Its methods read fields from the header.
+/// A view of a segment with valid header length. It parses the header on request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TcpSegment<'a> {
     fixed: &'a [u8; TcpHeader::LEN],
@@ -70,7 +70,7 @@ pub struct TcpSegment<'a> {
 }
 
 impl<'a> TcpSegment<'a> {
-    /// Looks at the segment that fills `bytes`.
+    /// Parses the segment that fills `bytes`.
     #[inline]
     pub fn parse(bytes: &'a [u8]) -> Result<Self, WireError> {
         let (fixed, _) = split_header("TcpHeader", bytes)?;
@@ -87,7 +87,7 @@ impl<'a> TcpSegment<'a> {
         TcpHeader::parse(self.fixed)
     }
 
-    /// The options, unchecked.
+    /// The options; errors in them show during iteration.
     #[inline]
     pub fn options(&self) -> Items<'a, TcpOption<'a>> {
         Items::new(self.options)
@@ -109,7 +109,7 @@ pub fn fill_checksum(bytes: &mut [u8], pseudo: &PseudoHeader) -> Result<(), Wire
 }
 
 codes! {
-    /// Kinds of options (IANA).
+    /// Option kinds (IANA).
     pub struct TcpOptionKind(u8) {
         END = 0,
         NO_OPERATION = 1,
@@ -124,34 +124,34 @@ codes! {
 /// An option that is not padding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TcpOption<'a> {
-    /// The longest payload that the sender takes (RFC 9293 3.7.1).
+    /// The longest segment payload that the sender accepts, in bytes (RFC 9293 3.7.1).
     MaximumSegmentSize(u16),
-    /// Bits by which to shift the sender's windows (RFC 7323 2).
+    /// Left shift of the sender's windows, in bits (RFC 7323 2).
     WindowScale(u8),
     /// The sender understands SACK (RFC 2018 2).
     SackPermitted,
-    /// Blocks that the receiver has beyond its acknowledgment number.
+    /// Blocks received beyond the acknowledgment number.
     Sack(SackBlocks),
-    /// Clocks of sender and receiver (RFC 7323 3).
+    /// Timestamps of sender and receiver (RFC 7323 3).
     Timestamps {
         value: u32,
-        /// The receiver's clock as the sender last saw it.
+        /// The most recent timestamp that the sender received.
         echo_reply: u32,
     },
-    /// Anything else, and the above with lengths that they do not have.
+    /// Other kinds, and the above kinds with a wrong length.
     Unknown { kind: TcpOptionKind, data: &'a [u8] },
 }
 
 layout! {
-    /// Bytes that arrived beyond a gap (RFC 2018 3).
+    /// A block of bytes that arrived beyond a gap (RFC 2018 3).
     pub struct SackBlock: 8 bytes {
         0:0   32  left_edge: u32,
-        /// The one after the last.
+        /// The sequence number after the last byte.
         4:0   32  right_edge: u32,
     }
 }
 
-/// The blocks of a SACK option: one to four, since no more fit a header.
+/// The blocks of a SACK option: one to four, because a header has no space for more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SackBlocks {
     blocks: [SackBlock; Self::COUNT_MAX],
@@ -161,14 +161,14 @@ pub struct SackBlocks {
 impl SackBlocks {
     pub const COUNT_MAX: usize = 4;
 
-    /// An option of these blocks; `None` when they are none or too many.
+    /// Makes an option of these blocks; `None` if there are no blocks or too many.
     pub fn new(of: &[SackBlock]) -> Option<Self> {
         let mut blocks = [SackBlock::default(); Self::COUNT_MAX];
         blocks.get_mut(..of.len()).filter(|blocks| !blocks.is_empty())?.copy_from_slice(of);
         Some(Self { blocks, count: of.len() })
     }
 
-    /// The blocks, the latest first.
+    /// The blocks, with the most recently received block first.
     pub fn as_slice(&self) -> &[SackBlock] {
         &self.blocks[..self.count]
     }

@@ -8,9 +8,9 @@ layout! {
     pub struct UdpHeader: 8 bytes {
         0:0   16  source_port: u16,
         2:0   16  destination_port: u16,
-        /// Bytes of header and payload.
+        /// Length of header and payload in bytes.
         4:0   16  length: u16,
-        /// Zero when the sender made none.
+        /// Zero if the sender computed no checksum.
         6:0   16  checksum: u16,
     }
 }
@@ -19,7 +19,8 @@ impl UdpHeader {
     const CHECKSUM_AT: usize = 6;
 
     /// Writes the header of a datagram with a payload of `payload_len` bytes; returns the space for
-    /// that payload. The length is filled in, and the checksum is none until [`fill_checksum`].
+    /// that payload. This function sets the length, and a zero checksum for [`fill_checksum`] to
+    /// compute.
     pub fn write_datagram<'a>(
         &self,
         payload_len: usize,
@@ -32,7 +33,7 @@ impl UdpHeader {
     }
 }
 
-/// A view of a datagram with valid length. Its methods read fields from the header.
+/// A view of a datagram with valid length. It parses the header on request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UdpDatagram<'a> {
     fixed: &'a [u8; UdpHeader::LEN],
@@ -41,7 +42,7 @@ pub struct UdpDatagram<'a> {
 }
 
 impl<'a> UdpDatagram<'a> {
-    /// Looks at the datagram that begins at the front of `bytes`.
+    /// Parses the datagram at the front of `bytes`.
     #[inline]
     pub fn parse(bytes: &'a [u8]) -> Result<Self, WireError> {
         let (fixed, _) = split_header("UdpHeader", bytes)?;
@@ -63,7 +64,8 @@ impl<'a> UdpDatagram<'a> {
         self.payload
     }
 
-    /// Whether the checksum matches. Over IPv4 the sender may have made none, which is valid.
+    /// Whether the checksum matches. Over IPv4, a zero checksum is valid, because the sender need
+    /// not compute one.
     pub fn checksum_ok(&self, pseudo: &PseudoHeader) -> bool {
         match (self.header().checksum, pseudo) {
             (0, PseudoHeader::V4 { .. }) => true,
@@ -79,7 +81,7 @@ impl<'a> UdpDatagram<'a> {
 pub fn fill_checksum(bytes: &mut [u8], pseudo: &PseudoHeader) -> Result<(), WireError> {
     let before = pseudo.sum(IpProtocol::UDP, bytes.len());
     if checksum::fill("UdpHeader", bytes, UdpHeader::CHECKSUM_AT, before)? == 0 {
-        // Zero would mean no checksum; all ones has the same sum.
+        // Zero would mean no checksum. All ones is the same value in ones' complement.
         bytes[UdpHeader::CHECKSUM_AT..UdpHeader::LEN].fill(0xff);
     }
     Ok(())
@@ -110,7 +112,8 @@ mod tests {
     #[test]
     fn datagram_matches_bytes_made_by_hand() {
         let bytes = datagram(*b"hi");
-        // 0a00 + 1 + 0a00 + 2 + 11 + a + 1000 + 2000 + a + 6869 = ac91, and its complement.
+        // 0a00 + 1 + 0a00 + 2 + 11 + a + 1000 + 2000 + a + 6869 = ac91; the checksum is the
+        // complement.
         assert_eq!(bytes, [0x10, 0, 0x20, 0, 0, 10, 0x53, 0x6e, b'h', b'i']);
         let longer = [&bytes[..], &[0xee]].concat();
         let parsed = UdpDatagram::parse(&longer).unwrap();
@@ -120,7 +123,7 @@ mod tests {
 
     #[test]
     fn a_sum_of_zero_is_sent_as_ones_and_zero_is_none() {
-        // What was left to all ones in the example above.
+        // This payload brings the sum of the example above to ffff.
         let mut bytes = datagram([0xbb, 0xd7]);
         assert_eq!(bytes[6..8], [0xff, 0xff]);
         assert!(UdpDatagram::parse(&bytes).unwrap().checksum_ok(&V4));

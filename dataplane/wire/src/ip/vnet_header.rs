@@ -1,12 +1,13 @@
 //! The header before each packet of a TUN device with offloads: `struct virtio_net_hdr`
 //! (VIRTIO 1.2 5.1.6, `linux/virtio_net.h`).
 //!
-//! It says that a checksum is partial, and that a packet is a unit of several TCP segments. Its
-//! numbers are in the byte order of the machine, since the header never leaves it.
+//! The header tells that the checksum of a packet is partial, and that a packet is to be segmented
+//! into several TCP segments. Its fields are in native byte order, because the header never leaves
+//! the machine.
 
 use crate::layout::WireError;
 
-/// The kind of segments that a packet is a unit of.
+/// How a packet is to be segmented.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SegmentKind {
     #[default]
@@ -15,12 +16,12 @@ pub enum SegmentKind {
     TcpV6,
 }
 
-/// A partial checksum: its field has the sum of the pseudo header only.
+/// A partial checksum: the checksum field contains the sum of the pseudo-header only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PartialChecksum {
-    /// The first byte that it covers; it covers all from there on.
+    /// Offset of the first covered byte; the checksum covers the packet from there to its end.
     pub start: u16,
-    /// Offset of its field from `start`.
+    /// Offset of the checksum field from `start`.
     pub offset: u16,
 }
 
@@ -28,23 +29,24 @@ pub struct PartialChecksum {
 pub struct VnetHeader {
     pub checksum: Option<PartialChecksum>,
     pub segmentation: SegmentKind,
-    /// Bytes of the headers of a unit; a hint.
+    /// Length of all headers of a packet to be segmented, in bytes; only a hint.
     pub header_bytes: u16,
-    /// Payload of each segment of a unit, but for the last.
+    /// Payload of each segment in bytes; the last segment can be shorter.
     pub segment_bytes: u16,
 }
 
 const NEEDS_CHECKSUM: u8 = 1;
 const TCP_V4: u8 = 1;
 const TCP_V6: u8 = 4;
-/// Beside the kind: the first segment has CWR (RFC 3168).
+/// A flag in the kind: the first segment has the CWR flag (RFC 3168).
 const WITH_ECN: u8 = 0x80;
 
 impl VnetHeader {
-    /// Length in bytes, without the number of buffers, which TUN devices have no use for.
+    /// Length in bytes, without the field `num_buffers`, which TUN devices do not use.
     pub const LEN: usize = 10;
 
-    /// Fails for kinds of segments that are not offered to the kernel.
+    /// Parses the header. Segmentation kinds other than TCP are an error, because Pollux does not
+    /// enable them on the TUN device.
     pub fn parse(bytes: &[u8; Self::LEN]) -> Result<Self, WireError> {
         let [flags, kind, ..] = *bytes;
         let number = |at: usize| u16::from_ne_bytes([bytes[at], bytes[at + 1]]);
@@ -99,7 +101,7 @@ mod tests {
         assert_eq!(VnetHeader::parse(&v6.emit()), Ok(v6));
         assert_eq!(VnetHeader::default().emit(), [0; 10]);
         assert_eq!(VnetHeader::parse(&[0; 10]), Ok(VnetHeader::default()));
-        // CWR is in the TCP header, where segmentation finds it.
+        // The ECN flag is not kept, because segmentation finds CWR in the TCP header.
         let mut with_ecn = bytes;
         with_ecn[1] |= 0x80;
         assert_eq!(VnetHeader::parse(&with_ecn), Ok(header));

@@ -1,12 +1,12 @@
 //! Attributes: the data of a management datagram, by attribute ID (IBA 13.4.3).
 //!
-//! Classes use overlapping IDs. So an attribute has its ID as a constant, and the agent of a class
-//! matches on the IDs of that class.
+//! Attribute IDs of different classes overlap. So the ID is a constant of each attribute, and the
+//! agent of a class matches on the constants of its own attributes.
 
 use super::AttributeId;
 use crate::layout::{Field, Layout};
 
-/// Ties attributes to their IDs.
+/// Implements [`Attribute`](crate::mad::Attribute) for layouts, with these IDs.
 macro_rules! attributes {
     ($($attribute:ident = $id:literal),* $(,)?) => {$(
         impl $crate::mad::Attribute for $attribute {
@@ -16,17 +16,18 @@ macro_rules! attributes {
 }
 pub(crate) use attributes;
 
-/// The format of the data of a datagram whose header has `ID`.
+/// The format of a datagram's data when the header has attribute ID `ID`.
 pub trait Attribute: Layout + Field {
     const ID: AttributeId;
 
-    /// Reads it from the front of a datagram's data, which is long enough by a compile-time check.
+    /// Parses the attribute at the front of a datagram's data. A compile-time check ensures that
+    /// the data is long enough.
     fn from_data<const N: usize>(data: &[u8; N]) -> Self {
         const { assert!(Self::LEN <= N, "the attribute is longer than the data") };
         Self::load(data, 0, Self::LEN * 8)
     }
 
-    /// The data of a datagram that begins with it; the rest is zero.
+    /// The data of a datagram: this attribute, followed by zeros.
     fn to_data<const N: usize>(self) -> [u8; N] {
         const { assert!(Self::LEN <= N, "the attribute is longer than the data") };
         let mut data = [0; N];

@@ -1,4 +1,4 @@
-//! The capabilities and the address of a management class (IBA 13.4.8.1).
+//! ClassPortInfo: the capabilities and redirection of a management class (IBA 13.4.8.1).
 
 use super::attributes;
 use crate::address::{Gid, Lid, Qpn};
@@ -9,29 +9,29 @@ layout! {
     pub struct ClassPortInfo: 72 bytes {
         0:0     8  base_version: u8,
         1:0     8  class_version: u8,
-        /// Capabilities of all classes; the upper byte depends on the class.
+        /// Capabilities common to all classes; the upper byte is class-specific.
         2:0    16  capability_mask: ClassCapabilities,
-        /// The class's own, further on: 27 bits.
+        /// Further class-specific capabilities.
         4:0    27  capability_mask2: u32,
-        /// The longest that an answer takes.
+        /// The maximum response time.
         7:3     5  resp_time_value: TimeCode,
-        /// The destination of requests, if not this port.
+        /// The destination of requests, if it is not this port.
         8:0   256  redirect: ClassAddress,
         40:0  256  trap: ClassAddress,
     }
 }
 
 layout! {
-    /// An address within [`ClassPortInfo`]: all that it takes to send there.
+    /// A complete address of an agent, in [`ClassPortInfo`].
     pub struct ClassAddress: 32 bytes {
         0:0   128  gid: Gid,
         16:0    8  traffic_class: u8,
         17:0    4  service_level: u8,
         17:4   20  flow_label: u32,
-        /// Its LID; none if a path to its GID must be asked for.
+        /// The LID; 0 if the requester must query a path to the GID.
         20:0   16  lid: Lid,
         22:0   16  p_key: PKey,
-        /// Hop limit; only that of traps is defined.
+        /// Hop limit; defined in the trap address only.
         24:0    8  hop_limit: u8,
         25:0   24  qp: Qpn,
         28:0   32  q_key: QKey,
@@ -39,7 +39,7 @@ layout! {
 }
 
 flags! {
-    /// Capabilities of all classes (IBA 13.4.8.1). Each class has its own bits 8 to 15.
+    /// Capabilities common to all classes (IBA 13.4.8.1). Bits 8 to 15 are class-specific.
     pub struct ClassCapabilities(u16) {
         TRAP = 1 << 0,
         GET_NOTICE = 1 << 1,
@@ -52,7 +52,7 @@ attributes!(ClassPortInfo = 0x0001);
 mod tests {
     use super::*;
 
-    /// A table whose 72 bytes are all different, taken apart by hand.
+    /// All 72 bytes are different, so that a wrong offset is detected.
     #[test]
     fn fields_are_where_the_specification_has_them() {
         let bytes = core::array::from_fn(|i| i as u8 + 0x10);

@@ -1,4 +1,4 @@
-//! The common header of management datagrams (IBA 13.4.3), and the codes in it.
+//! The common header of management datagrams and its codes (IBA 13.4.3).
 
 pub const MAD_LEN: usize = 256;
 
@@ -6,23 +6,23 @@ layout! {
     pub struct MadHeader: 24 bytes {
         0:0    8  base_version: u8,
         1:0    8  mgmt_class: MgmtClass,
-        /// 2 for subnet administration and communication management, else 1.
+        /// See [`MgmtClass::version`].
         2:0    8  class_version: u8,
         3:0    8  method: Method,
-        /// In a directed-route datagram the first bit is the direction.
+        /// In a directed-route SMP, the first bit is the direction.
         4:0   16  status: MadStatus,
-        /// For the class to use; hop pointer and hop count of directed-route datagrams.
+        /// Defined by the class; in a directed-route SMP, hop pointer and hop count.
         6:0   16  class_specific: u16,
-        /// Answers repeat the request's, all 64 bits.
+        /// A response repeats all 64 bits of the request's transaction ID.
         8:0   64  transaction_id: u64,
         16:0  16  attribute_id: AttributeId,
-        /// Which part of it: a port, a block.
+        /// Selects a part of the attribute, such as a port or a block.
         20:0  32  attribute_modifier: u32,
     }
 }
 
 impl MadHeader {
-    /// The header of a request, or of a datagram that asks for no answer.
+    /// Makes the header of a request, or of a datagram without response.
     pub fn new(
         mgmt_class: MgmtClass,
         method: Method,
@@ -57,6 +57,8 @@ codes! {
 }
 
 impl MgmtClass {
+    /// The class version: 2 for subnet administration, communication management and congestion
+    /// control, otherwise 1.
     pub const fn version(self) -> u8 {
         match self {
             Self::SUBN_ADM | Self::COMM_MGT | Self::CONGESTION => 2,
@@ -64,14 +66,14 @@ impl MgmtClass {
         }
     }
 
-    /// Whether it uses queue pair 0 and VL 15, and not queue pair 1.
+    /// Whether datagrams of this class use queue pair 0 and VL 15, instead of queue pair 1.
     pub const fn is_smi(self) -> bool {
         matches!(self, Self::SUBN_LID_ROUTED | Self::SUBN_DIRECTED_ROUTE)
     }
 }
 
 codes! {
-    /// Methods (IBA 13.4.5; those of the administrator 15.2.2).
+    /// Methods (IBA 13.4.5; for subnet administration, 15.2.2).
     pub struct Method(u8) {
         GET = 0x01,
         SET = 0x02,
@@ -95,7 +97,7 @@ codes! {
 impl Method {
     const RESPONSE: u8 = 0x80;
 
-    /// Whether this answers a request. `TRAP_REPRESS` does, though its R bit is 0.
+    /// Whether this is the method of a response. `TRAP_REPRESS` is one, although its R bit is 0.
     pub const fn is_response(self) -> bool {
         self.0 & Self::RESPONSE != 0 || self.0 == Self::TRAP_REPRESS.0
     }
@@ -110,7 +112,7 @@ impl Method {
 }
 
 codes! {
-    /// Status of an answer: the common part, and the administrator's (IBA 13.4.7, 15.2.3).
+    /// Status of a response: common codes, and those of subnet administration (IBA 13.4.7, 15.2.3).
     pub struct MadStatus(u16) {
         OK = 0,
         BUSY = 0x0001,
@@ -146,8 +148,8 @@ impl MadStatus {
     }
 }
 
-/// An attribute ID. The classes use overlapping numbers, so the IDs are constants of the
-/// attributes.
+/// An attribute ID. IDs of different classes overlap, so each attribute has its ID as a constant
+/// ([`Attribute::ID`](super::Attribute::ID)).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AttributeId(pub u16);
 

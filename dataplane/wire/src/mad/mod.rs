@@ -1,9 +1,10 @@
-//! Management datagrams: 256 bytes between queue pairs 0 or 1 (IBA 13.4).
+//! Management datagrams: 256 bytes, sent to queue pair 0 or 1 (IBA 13.4).
 //!
-//! Each begins with [`MadHeader`]; the rest depends on the class: [`smp`] for subnet management,
-//! [`sa`] for subnet administration (with [`rmpp`] below it), [`perf`] for counters, [`cm`] for
-//! connections. The common parts are in [`class_port_info`] and [`notice`]. Management is a slow
-//! path, so messages are values, not views.
+//! Each datagram begins with a [`MadHeader`]; the rest depends on the class: [`smp`] for subnet
+//! management, [`sa`] for subnet administration (segmented by [`rmpp`]), [`perf`] for performance
+//! counters, and [`cm`] for connection management. [`class_port_info`], [`notice`] and
+//! [`service_id`] are shared by classes. Management is a slow path, so messages are values, not
+//! views.
 
 mod attribute;
 pub mod class_port_info;

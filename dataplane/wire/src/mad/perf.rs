@@ -1,28 +1,28 @@
 //! Performance management: the counters of a port (IBA 16.1).
 //!
-//! Counters stop at their highest value; a Set writes those that it selects. Data are counted in
-//! units of four bytes, from the LRH to the ICRC.
+//! Counters stop at their maximum. A Set writes the selected counters. The data counters are in
+//! units of four bytes, and count packets from the LRH to the ICRC.
 
 use super::attributes;
 use super::class_port_info::ClassCapabilities;
 
 layout! {
-    /// Traffic and errors of a port (IBA 16.1.3.5).
+    /// Traffic and error counters of a port (IBA 16.1.3.5).
     pub struct PortCounters: 44 bytes {
-        /// Which port: 255 for the sum of all.
+        /// The port; 255 for the sum of all ports.
         1:0    8  port_select: u8,
         2:0   16  counter_select: CounterSelect,
         4:0   16  symbol_error_counter: u16,
         6:0    8  link_error_recovery_counter: u8,
         7:0    8  link_downed_counter: u8,
         8:0   16  port_rcv_errors: u16,
-        /// Received packets that were marked bad.
+        /// Received packets that another port marked as bad.
         10:0  16  port_rcv_remote_physical_errors: u16,
         12:0  16  port_rcv_switch_relay_errors: u16,
         14:0  16  port_xmit_discards: u16,
-        /// Packets not sent for their partition or for being raw.
+        /// Packets not sent because of partition enforcement or the raw packet filter.
         16:0   8  port_xmit_constraint_errors: u8,
-        /// Packets refused for their partition or for being raw.
+        /// Packets dropped on receipt because of partition enforcement or the raw packet filter.
         17:0   8  port_rcv_constraint_errors: u8,
         18:0   8  counter_select2: CounterSelect2,
         19:0   4  local_link_integrity_errors: u8,
@@ -33,15 +33,15 @@ layout! {
         28:0  32  port_rcv_data: u32,
         32:0  32  port_xmit_pkts: u32,
         36:0  32  port_rcv_pkts: u32,
-        /// Ticks in which a packet waited for credits or arbitration.
+        /// Ticks during which a packet waited for credits or for arbitration.
         40:0  32  port_xmit_wait: u32,
     }
 }
 
 layout! {
-    /// Traffic of a port in 64-bit counters (IBA 16.1.4.11).
+    /// Traffic counters of a port, with 64 bits (IBA 16.1.4.11).
     pub struct PortCountersExtended: 72 bytes {
-        /// Which port: 255 for the sum of all.
+        /// The port; 255 for the sum of all ports.
         1:0    8  port_select: u8,
         2:0   16  counter_select: CounterSelectExtended,
         8:0   64  port_xmit_data: u64,
@@ -56,7 +56,7 @@ layout! {
 }
 
 flags! {
-    /// The counters of [`PortCounters`], in their order.
+    /// Selects counters of [`PortCounters`], in their order; `qp1_dropped` has no bit.
     pub struct CounterSelect(u16) {
         SYMBOL_ERROR_COUNTER = 1 << 0,
         LINK_ERROR_RECOVERY_COUNTER = 1 << 1,
@@ -78,14 +78,14 @@ flags! {
 }
 
 flags! {
-    /// The counter of [`PortCounters`] that [`CounterSelect`] has no bit left for.
+    /// Selects the counters of [`PortCounters`] for which [`CounterSelect`] has no bit left.
     pub struct CounterSelect2(u8) {
         PORT_XMIT_WAIT = 1 << 0,
     }
 }
 
 flags! {
-    /// The counters of [`PortCountersExtended`], in their order.
+    /// Selects counters of [`PortCountersExtended`], in their order.
     pub struct CounterSelectExtended(u16) {
         PORT_XMIT_DATA = 1 << 0,
         PORT_RCV_DATA = 1 << 1,
@@ -98,7 +98,7 @@ flags! {
     }
 }
 
-/// Capabilities of performance management: the class-specific byte (IBA 16.1.3.1).
+/// Class-specific capabilities of performance management (IBA 16.1.3.1).
 impl ClassCapabilities {
     pub const PERF_EXTENDED_WIDTH: Self = Self(1 << 9);
     pub const PERF_PORT_XMIT_WAIT: Self = Self(1 << 12);

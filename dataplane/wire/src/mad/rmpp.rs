@@ -1,41 +1,41 @@
-//! Segmented management transactions (IBA 13.6).
+//! RMPP: segmented management transactions (IBA 13.6).
 //!
-//! An answer longer than a datagram is sent as numbered segments, each a datagram. A class
-//! with a header of its own behind this one (subnet administration: 20 bytes) repeats that header
-//! in every segment, and the lengths here count it every time. [`Segmentation`] is that arithmetic,
-//! for senders; [`RmppHeader::data_len`] for receivers.
+//! A message that does not fit in one datagram is sent as numbered segments, one per datagram. If a
+//! class has its own header behind the RMPP header (subnet administration: 20 bytes), every segment
+//! repeats that header, and the payload lengths include every copy. Senders compute these lengths
+//! with [`Segmentation`], receivers with [`RmppHeader::data_len`].
 
 use core::ops::Range;
 
 use crate::WireError;
 use crate::units::TimeCode;
 
-/// Bytes behind this header in a datagram.
+/// Length of a datagram behind the RMPP header, in bytes.
 pub const SEGMENT_LEN: usize = 220;
 
 layout! {
-    /// The segmentation header, behind the common one (IBA 13.6.2.1).
+    /// The RMPP header, behind the common MAD header (IBA 13.6.2.1).
     pub struct RmppHeader: 12 bytes {
-        /// 1; 0 in a datagram that takes no part in segmentation.
+        /// 1; 0 in a datagram that does not use RMPP.
         0:0    8  version: u8,
         1:0    8  rmpp_type: RmppType,
-        /// How long the sender of this takes to answer.
+        /// The response time of the sender of this packet.
         2:0    5  response_time: TimeCode,
         2:5    1  last: bool,
         2:6    1  first: bool,
-        /// The datagram takes part in segmentation: if not, the rest means nothing.
+        /// Whether the datagram uses RMPP; if not, the other fields are meaningless.
         2:7    1  active: bool,
         3:0    8  status: RmppStatus,
-        /// From 1; in an ACK the last segment that was received without a gap.
+        /// The number of this segment, from 1; in an ACK, the last segment received without a gap.
         4:0   32  segment_number: u32,
-        /// Data: in the first segment the length of all, in the last its own. ACK: the last segment
-        /// that may be sent.
+        /// In the first segment, the payload length of the message; in the last segment, the
+        /// payload length of this segment; in an ACK, the last segment that may be sent.
         8:0   32  payload_length_or_window: u32,
     }
 }
 
 codes! {
-    /// Kinds of packet (IBA 13.6.2.1).
+    /// RMPP packet types (IBA 13.6.2.1).
     pub struct RmppType(u8) {
         NONE = 0,
         DATA = 1,
@@ -46,7 +46,7 @@ codes! {
 }
 
 codes! {
-    /// Why a transfer ended (IBA 13.6.2.1).
+    /// The status of a transfer; in STOP and ABORT, the reason (IBA 13.6.2.1).
     pub struct RmppStatus(u8) {
         NORMAL = 0,
         RESOURCES_EXHAUSTED = 1,
@@ -66,7 +66,7 @@ codes! {
 impl RmppHeader {
     pub const VERSION: u8 = 1;
 
-    /// An acknowledgement of all segments to `segment_number`, which permits segments up to
+    /// Acknowledges all segments up to `segment_number`, and permits segments up to
     /// `new_window_last`.
     pub const fn ack(segment_number: u32, new_window_last: u32, response_time: TimeCode) -> Self {
         Self {
@@ -82,13 +82,13 @@ impl RmppHeader {
         }
     }
 
-    /// The early end of a transfer: `rmpp_type` is `STOP` or `ABORT`.
+    /// Ends a transfer early. `rmpp_type` is `STOP` or `ABORT`.
     pub const fn end(rmpp_type: RmppType, status: RmppStatus) -> Self {
         Self { rmpp_type, status, ..Self::ack(0, 0, TimeCode(0)) }
     }
 
-    /// How many bytes of data this segment has, in a class that repeats `class_header_len`
-    /// bytes in each. Only the last segment can be short.
+    /// The number of data bytes in this segment, without the class header of `class_header_len`
+    /// bytes. Only the last segment can be shorter than [`SEGMENT_LEN`].
     pub fn data_len(&self, class_header_len: usize) -> Result<usize, WireError> {
         let bad = WireError::BadLength { format: "RmppHeader" };
         let payload_length = self.payload_length_or_window as usize;
@@ -107,8 +107,8 @@ pub struct Segmentation {
 }
 
 impl Segmentation {
-    /// `data_len` bytes of data, in a class that repeats `class_header_len` bytes in each segment:
-    /// fewer than [`SEGMENT_LEN`].
+    /// Segments `data_len` bytes, in a class that repeats a header of `class_header_len` bytes in
+    /// each segment. Panics unless `class_header_len` is less than [`SEGMENT_LEN`].
     pub const fn new(data_len: usize, class_header_len: usize) -> Self {
         assert!(class_header_len < SEGMENT_LEN, "no space for data behind the class header");
         Self { data_len, class_header_len }
@@ -118,20 +118,20 @@ impl Segmentation {
         SEGMENT_LEN - self.class_header_len
     }
 
-    /// At least one segment, even without data.
+    /// Number of segments; 1 without data.
     pub const fn count(self) -> u32 {
         let count = self.data_len.div_ceil(self.data_per_segment());
         if count == 0 { 1 } else { count as u32 }
     }
 
-    /// The range of the data in a segment; empty if there is no such segment.
+    /// The range of the data that a segment carries; empty for a number that is out of range.
     pub fn data(self, segment_number: u32) -> Range<usize> {
         let before = (segment_number as usize).wrapping_sub(1);
         let start = before.saturating_mul(self.data_per_segment()).min(self.data_len);
         start..(start + self.data_per_segment()).min(self.data_len)
     }
 
-    /// The header of a segment. An only segment is both first and last.
+    /// The header of a segment. A single segment is both first and last.
     pub fn header(self, segment_number: u32, response_time: TimeCode) -> RmppHeader {
         let first = segment_number == 1;
         let last = segment_number == self.count();
@@ -154,13 +154,13 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Subnet administration's header: SM_Key to component mask.
+    /// Length of the subnet administration header, in bytes.
     const SA: usize = 20;
 
     #[test]
     fn first_segment_of_an_answer() {
         let header = Segmentation::new(520, SA).header(1, TimeCode(14));
-        // 520 bytes of data and three times the header of subnet administration.
+        // The length is 520 bytes of data and three SA headers of 20 bytes.
         let bytes = [1, 1, 0x73, 0, 0, 0, 0, 1, 0, 0, 0x02, 0x44];
         assert_eq!(header.emit(), bytes);
         assert_eq!(RmppHeader::parse(&bytes), header);

@@ -1,10 +1,10 @@
-//! Bytes written by hand, against which formats are held.
+//! Helpers for tests that compare formats with bytes written by hand.
 
 use crate::address::Gid;
 use crate::layout::Layout;
 use std::vec;
 
-/// Holds `value` against zeros in which some bytes stand at some offsets, in both directions.
+/// Checks that `value` emits as, and parses from, zeros with the given bytes at the given offsets.
 pub fn assert_bytes<L: Layout>(value: &L, places: &[(usize, &[u8])]) {
     let mut bytes = vec![0; L::LEN];
     for &(offset, part) in places {
@@ -18,7 +18,7 @@ pub fn assert_bytes<L: Layout>(value: &L, places: &[(usize, &[u8])]) {
     assert!(rest.is_empty());
 }
 
-/// A GID whose bytes count up from `first`, so that a shifted one shows.
+/// A GID whose bytes count up from `first`, so that a test detects a wrong offset.
 pub fn counting_gid(first: u8) -> Gid {
     Gid(counting(first))
 }

@@ -1,7 +1,8 @@
-//! Attributes: typed, nested, padded to four bytes (`struct rtattr`, `struct nlattr`).
+//! Netlink attributes: typed, possibly nested, padded to four bytes (`struct rtattr`, `struct
+//! nlattr`).
 //!
-//! Every length is foreign input. A walk ends with an error at the first attribute whose length is
-//! shorter than its header or longer than the rest.
+//! Lengths are untrusted input. An iteration ends with an error at the first attribute with a
+//! length that is shorter than its header or longer than the rest.
 
 use super::AddressFamily;
 use crate::layout::WireError;
@@ -9,8 +10,10 @@ use core::net::IpAddr;
 
 const HEADER_LEN: usize = 4;
 
-/// The bit of a type that marks a nest (`NLA_F_NESTED`), and the one that marks network byte order.
+/// The bits of a type without the flags for a nest (`NLA_F_NESTED`) and for network byte order
+/// (`NLA_F_NET_BYTEORDER`).
 const TYPE_MASK: u16 = 0x3fff;
+/// The flag of a type for a nest (`NLA_F_NESTED`).
 const NESTED: u16 = 0x8000;
 
 /// `len` rounded up to the next multiple of four.
@@ -29,9 +32,9 @@ pub(crate) fn u32_at(bytes: &[u8], offset: usize) -> u32 {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NetlinkAttribute<'a> {
-    /// Its type, without the flag of a nest.
+    /// The attribute type, without flags.
     pub kind: u16,
-    /// Its value, without padding.
+    /// The value, without padding.
     pub value: &'a [u8],
 }
 
@@ -45,7 +48,7 @@ impl<'a> NetlinkAttribute<'a> {
         self.value.first().copied().ok_or(BAD_LENGTH)
     }
 
-    /// The value as text, without the zero that ends it.
+    /// The value as text, without the terminating zero.
     pub fn text(&self) -> &'a [u8] {
         let end = self.value.iter().position(|&byte| byte == 0);
         &self.value[..end.unwrap_or(self.value.len())]
@@ -63,7 +66,7 @@ impl<'a> NetlinkAttribute<'a> {
         }
     }
 
-    /// The value as an address behind its family (`struct rtvia`).
+    /// The value as an address that is preceded by its family (`struct rtvia`).
     pub fn via(&self) -> Result<IpAddr, WireError> {
         let (&family, value) = self.value.split_first_chunk().ok_or(BAD_LENGTH)?;
         let family = u8::try_from(u16::from_ne_bytes(family)).unwrap_or(0);
@@ -73,7 +76,7 @@ impl<'a> NetlinkAttribute<'a> {
 
 const BAD_LENGTH: WireError = WireError::BadLength { format: "NetlinkAttribute" };
 
-/// A walk over attributes; ends after the first error.
+/// An iterator over attributes. It ends after the first error.
 #[derive(Clone, Copy, Debug)]
 pub struct Attributes<'a> {
     rest: &'a [u8],
@@ -124,7 +127,7 @@ impl<'o> AttributeWriter<'o> {
         self.len
     }
 
-    /// The next `len` bytes and their padding, all zero.
+    /// Appends `len` zero bytes and zero padding; returns them.
     fn reserve(&mut self, len: usize) -> Result<&mut [u8], WireError> {
         let (start, have) = (self.len, self.out.len());
         let end = start + align(len);
@@ -135,13 +138,13 @@ impl<'o> AttributeWriter<'o> {
         Ok(out)
     }
 
-    /// Writes `bytes`, which are no attribute, and padding.
+    /// Writes bytes that are not an attribute, such as a fixed header, and padding.
     pub fn bytes(&mut self, bytes: &[u8]) -> Result<(), WireError> {
         self.reserve(bytes.len())?[..bytes.len()].copy_from_slice(bytes);
         Ok(())
     }
 
-    /// Writes an attribute. The pieces of its value are given one by one.
+    /// Writes an attribute whose value is the concatenation of `value`.
     pub fn attribute(&mut self, kind: u16, value: &[&[u8]]) -> Result<(), WireError> {
         let start = self.len;
         self.bytes(&[0; HEADER_LEN])?;
@@ -166,7 +169,8 @@ impl<'o> AttributeWriter<'o> {
         }
     }
 
-    /// Writes a gateway: as an address of the route's own family, or with its family before it.
+    /// Writes a gateway: as an attribute of type `plain` if its family is that of the route,
+    /// otherwise as type `via`, with the family before the address.
     pub(crate) fn gateway(
         &mut self,
         (plain, via): (u16, u16),
@@ -185,7 +189,7 @@ impl<'o> AttributeWriter<'o> {
         }
     }
 
-    /// Writes a nest: an attribute that `content` fills with attributes.
+    /// Writes a nest: an attribute with the attributes that `content` writes.
     pub fn nest(
         &mut self,
         kind: u16,

@@ -1,9 +1,10 @@
 //! Addresses of the kernel's links (`struct ifaddrmsg`, `IFA_*`).
 //!
-//! Byte 0 family, 1 prefix length, 2 flags of eight bits, 3 scope, 4 link index; then attributes.
+//! Byte offsets: 0 family, 1 prefix length, 2 low eight bits of the flags, 3 scope, 4 link index;
+//! then attributes.
 //!
-//! On a point-to-point link `IFA_LOCAL` is our address and `IFA_ADDRESS` that of the peer; without
-//! a peer both are the same, and IPv6 then has `IFA_ADDRESS` only.
+//! On a point-to-point link, `IFA_LOCAL` is the local address and `IFA_ADDRESS` the peer address.
+//! Without a peer, both are the local address, and IPv6 has `IFA_ADDRESS` only.
 
 use super::AddressFamily;
 use super::attribute::{AttributeWriter, Attributes, u32_at};
@@ -20,13 +21,13 @@ flags! {
     /// Flags of an address (`IFA_F_*`).
     pub struct AddressFlags(u32) {
         SECONDARY = 1 << 0,
-        /// No duplicate address detection.
+        /// The kernel does not perform duplicate address detection.
         NO_DAD = 1 << 1,
         DAD_FAILED = 1 << 3,
         DEPRECATED = 1 << 5,
         TENTATIVE = 1 << 6,
         PERMANENT = 1 << 7,
-        /// The kernel adds no route to its prefix.
+        /// The kernel does not add a route to the prefix.
         NO_PREFIX_ROUTE = 1 << 9,
     }
 }
@@ -37,7 +38,7 @@ pub struct AddressMessage {
     pub address: IpAddr,
     pub prefix_len: u8,
     pub flags: AddressFlags,
-    /// Where it is valid: 0 everywhere, 253 on the link, 254 on this host.
+    /// Where the address is valid: 0 is everywhere, 253 is the link, 254 is this host.
     pub scope: u8,
 }
 
@@ -67,7 +68,7 @@ impl AddressMessage {
         Ok(Self { index: u32_at(fixed, 4), address, prefix_len: fixed[1], flags, scope: fixed[3] })
     }
 
-    /// Writes the body, of an address without a peer.
+    /// Writes the body of a message for an address without a peer.
     pub fn write(&self, out: &mut AttributeWriter<'_>) -> Result<(), WireError> {
         let family = AddressFamily::of(self.address);
         out.bytes(&[family.0, self.prefix_len, self.flags.0 as u8, self.scope])?;
@@ -77,7 +78,7 @@ impl AddressMessage {
         out.u32(FLAGS, self.flags.0)
     }
 
-    /// Whether a socket of this host can use it as a source.
+    /// Whether a socket of this host can use the address as source.
     pub const fn is_usable(&self) -> bool {
         let unusable = AddressFlags::TENTATIVE.with(AddressFlags::DAD_FAILED);
         self.flags.common(unusable).0 == 0

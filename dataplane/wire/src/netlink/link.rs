@@ -1,6 +1,7 @@
 //! Links: network interfaces of the kernel (`struct ifinfomsg`, `IFLA_*`).
 //!
-//! Byte 0 family, 2 device type, 4 index, 8 flags, 12 which flags are meant; then attributes.
+//! Byte offsets: 0 family, 2 device type, 4 index, 8 flags, 12 mask of flags to change; then
+//! attributes.
 
 use super::AddressFamily;
 use super::attribute::{AttributeWriter, Attributes, u16_at, u32_at};
@@ -16,17 +17,17 @@ const OPERATIONAL_STATE: u16 = 16;
 const FAMILY_SETTINGS: u16 = 26;
 const CARRIER: u16 = 33;
 
-/// Under `FAMILY_SETTINGS`, IPv4: a nest of settings, each numbered as in `linux/ip.h`.
+/// In the IPv4 nest of `FAMILY_SETTINGS`: a nest of settings, with the numbers of `linux/ip.h`.
 const IPV4_SETTINGS: u16 = 1;
 const IPV4_RP_FILTER: u16 = 8;
 const IPV4_PROMOTE_SECONDARIES: u16 = 20;
-/// Under `FAMILY_SETTINGS`, IPv6 (`IFLA_INET6_ADDR_GEN_MODE`).
+/// In the IPv6 nest of `FAMILY_SETTINGS` (`IFLA_INET6_ADDR_GEN_MODE`).
 const IPV6_ADDR_GEN_MODE: u16 = 8;
 
 flags! {
     /// Flags of a link (`IFF_*`).
     pub struct LinkFlags(u32) {
-        /// The administrator wants it up.
+        /// The link is administratively up.
         UP = 1 << 0,
         BROADCAST = 1 << 1,
         LOOPBACK = 1 << 3,
@@ -34,28 +35,28 @@ flags! {
         RUNNING = 1 << 6,
         NO_ARP = 1 << 7,
         MULTICAST = 1 << 12,
-        /// It has carrier.
+        /// The link has carrier.
         LOWER_UP = 1 << 16,
     }
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LinkMessage<'a> {
-    /// Unspecified, or that of bridges if this is about a port of one.
+    /// Unspecified, or `BRIDGE` for a message about a bridge port.
     pub family: AddressFamily,
-    /// Kind of the device (`ARPHRD_*`).
+    /// Device type (`ARPHRD_*`).
     pub device_type: u16,
     pub index: u32,
     pub flags: LinkFlags,
-    /// Its name; empty if absent.
+    /// The name; empty if absent.
     pub name: &'a [u8],
-    /// Its MTU; 0 if absent.
+    /// The MTU in bytes; 0 if absent.
     pub mtu: u32,
-    /// Index of the device above it, such as a bridge, a bond or a VRF; 0 if there is none.
+    /// Index of the upper device, such as a bridge, a bond or a VRF; 0 if there is none.
     pub master: u32,
-    /// Packets that its transmit queue holds; 0 if absent.
+    /// Length of the transmit queue in packets; 0 if absent.
     pub queue_len: u32,
-    /// State of RFC 2863 in Linux's numbers (`IF_OPER_*`): 0 is unknown, 6 is up.
+    /// Operational state of RFC 2863, in the numbers of Linux (`IF_OPER_*`): 0 is unknown, 6 is up.
     pub operational_state: u8,
 }
 
@@ -97,21 +98,22 @@ impl<'a> LinkMessage<'a> {
     }
 }
 
-/// A request to change a link; what is `None` stays.
+/// A request to change a link. Settings that are `None` stay unchanged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LinkChange {
     pub index: u32,
     pub up: Option<bool>,
     pub mtu: Option<u32>,
-    /// Whether it has carrier, which a TUN takes as it takes `TUNSETCARRIER`.
+    /// Whether the link has carrier; for a TUN device, equivalent to `TUNSETCARRIER`.
     pub carrier: Option<bool>,
     pub queue_len: Option<u32>,
-    /// Reverse path filter of IPv4: 0 none, 1 strict, 2 loose.
+    /// IPv4 reverse path filter: 0 is off, 1 is strict, 2 is loose.
     pub rp_filter: Option<u32>,
-    /// Whether a secondary IPv4 address is promoted when the primary one of its subnet is removed;
-    /// otherwise the kernel removes the secondary ones too.
+    /// Whether the kernel promotes a secondary IPv4 address when the primary address of its subnet
+    /// is removed. Otherwise, it removes the secondary addresses, too.
     pub promote_secondaries: Option<bool>,
-    /// How link-local addresses are made: 0 EUI-64, 1 none, 2 stable privacy, 3 random.
+    /// Generation of IPv6 link-local addresses: 0 is EUI-64, 1 is none, 2 is stable privacy, 3 is
+    /// random.
     pub addr_gen_mode: Option<u8>,
 }
 

@@ -1,18 +1,19 @@
-//! Netlink and rtnetlink: messages of the Linux kernel about links, addresses, routes and nexthop
-//! objects, and requests to it (RFC 3549; `linux/netlink.h`, `linux/rtnetlink.h`).
+//! Netlink and rtnetlink: messages from and to the Linux kernel about links, addresses, routes and
+//! nexthop objects (RFC 3549; `linux/netlink.h`, `linux/rtnetlink.h`).
 //!
-//! A datagram is a sequence of messages. [`NetlinkMessages`] walks it, [`NetlinkMessage::payload`]
-//! reads one message; [`attribute`] walks and writes the attributes inside, for [`link`],
-//! [`ip_address`], [`route`] and [`nexthop`]; [`request`] writes dump requests and whole messages.
+//! A datagram is a sequence of messages. [`NetlinkMessages`] iterates over them, and
+//! [`NetlinkMessage::payload`] parses one message. [`attribute`] reads and writes the attributes of
+//! [`link`], [`ip_address`], [`route`] and [`nexthop`] messages. [`request`] writes dump requests
+//! and complete messages.
 //!
-//! Numbers are in the byte order of the machine, addresses in that of the network: no table of
-//! [`mod@crate::layout`] describes that, so headers are read by hand here, field by field.
+//! Numbers are in native byte order, and addresses in network byte order. [`mod@crate::layout`]
+//! does not support native byte order, so this module parses headers by hand.
 //!
-//! Why a decoder of our own: the crate `netlink-packet-route` has no nexthop messages, allocates
-//! for every attribute, and its parser is not total on hostile lengths. Six messages are needed.
+//! Why not the crate `netlink-packet-route`: it has no nexthop messages, allocates for every
+//! attribute, and its parser is not total on hostile lengths. Only a few messages are needed here.
 //!
-//! Attributes that nothing here needs are skipped. A message that cannot be understood without them
-//! (encapsulation, source-specific routes) has a field for that.
+//! Unneeded attributes are skipped. If a message has a different meaning with such an attribute
+//! (encapsulation, source-specific routes), a field tells that the attribute is present.
 
 pub mod attribute;
 pub mod ip_address;
@@ -30,7 +31,7 @@ use nexthop::NexthopMessage;
 use route::RouteMessage;
 
 codes! {
-    /// Types of messages (`nlmsg_type`).
+    /// Message types (`nlmsg_type`).
     pub struct MessageType(u16) {
         NOOP = 1,
         ERROR = 2,
@@ -53,17 +54,17 @@ codes! {
 }
 
 flags! {
-    /// Flags of a message (`nlmsg_flags`). The bits from 0x100 on mean one thing in a request that
-    /// creates, and another in a request that dumps.
+    /// Message flags (`nlmsg_flags`). The bits from 0x100 on have one meaning in a create request,
+    /// and another in a dump request.
     pub struct MessageFlags(u16) {
         REQUEST = 1 << 0,
         MULTI = 1 << 1,
         ACK = 1 << 2,
         /// The table changed while it was dumped (`NLM_F_DUMP_INTR`).
         DUMP_INTERRUPTED = 1 << 4,
-        /// Replace what exists; in a dump: the whole table (`NLM_F_ROOT`).
+        /// Replace an existing object; in a dump request, return the whole table (`NLM_F_ROOT`).
         REPLACE = 1 << 8,
-        /// Fail if it exists; in a dump: all that match (`NLM_F_MATCH`).
+        /// Fail if the object exists; in a dump request, return all matches (`NLM_F_MATCH`).
         EXCLUSIVE = 1 << 9,
         CREATE = 1 << 10,
         APPEND = 1 << 11,
@@ -71,11 +72,11 @@ flags! {
 }
 
 impl MessageFlags {
-    /// A request for all objects of a kind (`NLM_F_DUMP`).
+    /// The flags of a request for all objects of a kind (`NLM_F_REQUEST` and `NLM_F_DUMP`).
     pub const DUMP: Self = Self::REQUEST.with(Self::REPLACE).with(Self::EXCLUSIVE);
-    /// In an error: the original message is not repeated (`NLM_F_CAPPED`).
+    /// In an error message: only the header of the request is included (`NLM_F_CAPPED`).
     const CAPPED: Self = Self::REPLACE;
-    /// In an error: attributes follow (`NLM_F_ACK_TLVS`).
+    /// In an error message: attributes follow (`NLM_F_ACK_TLVS`).
     const EXPLAINED: Self = Self::EXCLUSIVE;
 }
 
@@ -95,7 +96,7 @@ impl AddressFamily {
         if address.is_ipv4() { Self::IPV4 } else { Self::IPV6 }
     }
 
-    /// Bits of an address, for the two families of IP.
+    /// Length of an address in bits; `None` for families other than IP.
     pub(crate) const fn address_bits(self) -> Option<u8> {
         match self {
             Self::IPV4 => Some(32),
@@ -118,9 +119,9 @@ impl AddressFamily {
 pub struct MessageHeader {
     pub message_type: MessageType,
     pub flags: MessageFlags,
-    /// Number of the request that it answers; 0 in a notification.
+    /// In a response, the sequence number of the request; 0 in a notification.
     pub sequence: u32,
-    /// Netlink port of the socket it belongs to; 0 for the kernel.
+    /// Netlink port of the socket; 0 for the kernel.
     pub port: u32,
 }
 
@@ -134,14 +135,14 @@ pub struct NetlinkMessage<'a> {
     pub body: &'a [u8],
 }
 
-/// A walk over the messages of a datagram; ends after the first error.
+/// An iterator over the messages of a datagram. It ends after the first error.
 #[derive(Clone, Copy, Debug)]
 pub struct NetlinkMessages<'a> {
     rest: &'a [u8],
 }
 
 impl<'a> NetlinkMessages<'a> {
-    /// A walk over `datagram`, as one receive call gave it.
+    /// Begins at the front of `datagram`, which is the result of one receive call.
     pub const fn new(datagram: &'a [u8]) -> Self {
         Self { rest: datagram }
     }
@@ -180,13 +181,13 @@ pub enum Payload<'a> {
     DelLink(LinkMessage<'a>),
     NewAddress(AddressMessage),
     DelAddress(AddressMessage),
-    /// A route was added, replaced, or (IPv6) has one path more.
+    /// A route was added or replaced, or an IPv6 route has an additional path.
     NewRoute(RouteMessage<'a>),
-    /// A route, or of an IPv6 route the listed paths, was removed.
+    /// A route was removed, or the listed paths of an IPv6 route were removed.
     DelRoute(RouteMessage<'a>),
     NewNexthop(NexthopMessage<'a>),
     DelNexthop(NexthopMessage<'a>),
-    /// A dump is complete. A negative number is the errno that ended it early.
+    /// A dump is complete. A negative number is the negated errno of a dump that ended early.
     Done(i32),
     Error(ErrorMessage<'a>),
     /// Messages were lost (`NLMSG_OVERRUN`).
@@ -219,10 +220,10 @@ impl<'a> NetlinkMessage<'a> {
     }
 }
 
-/// The answer to a request: success, or an errno with an explanation (`NLMSG_ERROR`).
+/// The response to a request: an acknowledgment, or an errno with an explanation (`NLMSG_ERROR`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ErrorMessage<'a> {
-    /// 0 for an acknowledgment, else the errno, positive.
+    /// The errno as a positive number; 0 for an acknowledgment.
     pub errno: u32,
     /// The kernel's explanation; empty if it gave none.
     pub text: &'a [u8],
@@ -238,7 +239,7 @@ impl<'a> ErrorMessage<'a> {
         if !message.header.flags.contains(MessageFlags::EXPLAINED) {
             return Ok(error);
         }
-        // The request precedes the explanation: only its header if the answer is capped.
+        // The request precedes the explanation. In a capped response, only its header does.
         let capped = message.header.flags.contains(MessageFlags::CAPPED);
         let request = if capped || body.len() < 8 { 16 } else { u32_at(body, 4) as usize };
         let offset = attribute::align(request.min(body.len())) + 4;

@@ -1,7 +1,7 @@
-//! Nexthop objects: paths and groups of paths that routes name by a number (`struct nhmsg`,
+//! Nexthop objects: paths and groups of paths to which routes refer by ID (`struct nhmsg`,
 //! `NHA_*`).
 //!
-//! Byte 0 family, 1 scope, 2 protocol, 4 flags; then attributes.
+//! Byte offsets: 0 family, 1 scope, 2 protocol, 4 flags; then attributes.
 
 use super::AddressFamily;
 use super::attribute::{AttributeWriter, Attributes, u32_at};
@@ -22,7 +22,7 @@ const FDB: u16 = 11;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NexthopMessage<'a> {
     pub id: u32,
-    /// Family of its gateway; unspecified for a group.
+    /// Family of the gateway; unspecified for a group.
     pub family: AddressFamily,
     pub protocol: RouteProtocol,
     pub nexthop: Nexthop<'a>,
@@ -33,19 +33,20 @@ pub enum Nexthop<'a> {
     Path(RoutePath),
     Group(NexthopGroup<'a>),
     Blackhole,
-    /// An entry of a bridge's forwarding table; no path of IP.
+    /// An entry of a bridge's forwarding table, which is not a path for IP.
     BridgeEntry,
 }
 
-/// An object in a group, and its share of the flows.
+/// A nexthop object in a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GroupMember {
     pub id: u32,
-    /// Share of the flows, from 1.
+    /// Relative share of the flows, at least 1.
     pub weight: u32,
 }
 
-/// The members of a group: per member u32 number, u8 weight - 1, u8 its high byte, u16 reserved.
+/// The members of a group. Each member has u32 ID, u8 low byte and u8 high byte of weight - 1, and
+/// u16 reserved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NexthopGroup<'a> {
     bytes: &'a [u8],

@@ -1,27 +1,27 @@
-//! Requests to the kernel: a dump of all objects of a kind, and messages with their header.
+//! Requests to the kernel: dump requests, and complete messages with their headers.
 
 use super::attribute::AttributeWriter;
 use super::{AddressFamily, MessageFlags, MessageHeader, MessageType};
 use crate::layout::WireError;
 
-/// Kinds of objects that the kernel dumps.
+/// The kinds of objects that a dump request can ask for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum DumpKind {
     Links,
     Addresses,
     Nexthops,
-    /// Routes of IPv4, all tables.
+    /// IPv4 routes of all tables.
     RoutesV4,
-    /// Routes of IPv6, all tables.
+    /// IPv6 routes of all tables.
     RoutesV6,
 }
 
 impl DumpKind {
-    /// Each kind follows those that it refers to.
+    /// All kinds; each kind follows the kinds that it refers to.
     pub const ALL: [Self; 5] =
         [Self::Links, Self::Addresses, Self::Nexthops, Self::RoutesV4, Self::RoutesV6];
 
-    /// The request and the family in it, and the length of the fixed header that it has.
+    /// The message type, the family and the fixed header length of the request.
     const fn request(self) -> (MessageType, AddressFamily, usize) {
         match self {
             Self::Links => (MessageType::GET_LINK, AddressFamily::UNSPECIFIED, 16),
@@ -44,7 +44,8 @@ impl DumpKind {
     }
 }
 
-/// Writes a message to the front of `out`, with the body that `body` writes; returns its length.
+/// Writes a message to the front of `out`; `body` writes the part behind the header. Returns the
+/// length of the message in bytes.
 pub fn write_message(
     header: &MessageHeader,
     out: &mut [u8],

@@ -1,11 +1,11 @@
 //! Routes of the kernel (`struct rtmsg`, `RTA_*`, `struct rtnexthop`).
 //!
-//! Byte 0 family, 1 destination length, 2 source length, 3 TOS, 4 table, 5 protocol, 6 scope,
-//! 7 type, 8 flags; then attributes. A table above 255 is in `RTA_TABLE` alone.
+//! Byte offsets: 0 family, 1 destination length, 2 source length, 3 TOS, 4 table, 5 protocol,
+//! 6 scope, 7 type, 8 flags; then attributes. A table number above 255 is in `RTA_TABLE` only.
 //!
-//! A route has one path in its own attributes, or several in `RTA_MULTIPATH`, or it names a nexthop
-//! object by `RTA_NH_ID`. A route with a nexthop object may repeat the object's paths; the object
-//! is what counts.
+//! A route has one path in its own attributes, or several paths in `RTA_MULTIPATH`, or it refers to
+//! a nexthop object with `RTA_NH_ID`. A route with a nexthop object may also contain copies of the
+//! object's paths; the object takes precedence.
 
 use super::AddressFamily;
 use super::attribute::{AttributeWriter, Attributes, NetlinkAttribute, u16_at, u32_at};
@@ -27,7 +27,7 @@ const ENCAPSULATION: u16 = 22;
 const EXPIRES: u16 = 23;
 const NEXTHOP_ID: u16 = 30;
 
-/// `rtm_table` of a table whose number does not fit there (`RT_TABLE_COMPAT`).
+/// The value of `rtm_table` if the table number does not fit in it (`RT_TABLE_COMPAT`).
 const TABLE_COMPAT: u8 = 252;
 
 codes! {
@@ -47,7 +47,7 @@ codes! {
 }
 
 codes! {
-    /// Origin of a route (`RTPROT_*`).
+    /// The origin of a route (`RTPROT_*`).
     pub struct RouteProtocol(u8) {
         REDIRECT = 1,
         KERNEL = 2,
@@ -67,65 +67,66 @@ codes! {
 flags! {
     /// Flags of a route (`RTM_F_*`) and of a path (`RTNH_F_*`).
     pub struct RouteFlags(u32) {
-        /// The link is down: the path is not used.
+        /// The link is down, so the path is not used.
         DEAD = 1 << 0,
-        /// The gateway is on the link, even if no address of the link covers it.
+        /// The gateway is on the link, even if no prefix of the link contains it.
         ON_LINK = 1 << 2,
         /// The link has no carrier.
         LINK_DOWN = 1 << 4,
-        /// An entry of the kernel's cache.
+        /// An entry of the kernel's route cache.
         CLONED = 1 << 9,
     }
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RoutePath {
-    /// Index of the link it leaves by; 0 if absent.
+    /// Index of the output link; 0 if absent.
     pub interface: u32,
-    /// Next hop, of either family (RFC 5549); `None` where the destination is on the link.
+    /// The next hop, which may have another family than the route (RFC 5549); `None` if the
+    /// destination is on the link.
     pub gateway: Option<IpAddr>,
-    /// Share of the flows, from 1 to 256.
+    /// Relative share of the flows, from 1 to 256.
     pub weight: u16,
     pub flags: RouteFlags,
-    /// Whether packets are encapsulated on it; the encapsulation is not parsed.
+    /// Whether packets on this path are encapsulated; the encapsulation itself is not parsed.
     pub encapsulated: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RouteMessage<'a> {
     pub family: AddressFamily,
-    /// Destination; bits behind the prefix are as the sender had them.
+    /// The destination; bits behind the prefix may be nonzero.
     pub destination: IpAddr,
     pub prefix_len: u8,
-    /// Bits of the source: not 0 in a source-specific route.
+    /// Length of the source prefix in bits; not 0 in a source-specific route.
     pub source_len: u8,
-    /// TOS that packets must have; 0 for all.
+    /// The TOS that packets must have; 0 for any.
     pub tos: u8,
     pub table: u32,
     pub protocol: RouteProtocol,
-    /// Distance to the destination: 0 anywhere, 253 on the link, 254 on this host.
+    /// Distance to the destination: 0 is anywhere, 253 is on the link, 254 is on this host.
     pub scope: u8,
     pub route_type: RouteType,
     pub flags: RouteFlags,
-    /// Metric; the lowest wins.
+    /// The metric; the route with the lowest metric wins.
     pub priority: u32,
-    /// The nexthop object it uses; 0 for none.
+    /// The ID of the nexthop object; 0 for none.
     pub nexthop_id: u32,
     pub preferred_source: Option<IpAddr>,
-    /// Seconds to live; 0 for ever.
+    /// Remaining lifetime in seconds; 0 for no limit.
     pub expires_s: u32,
     pub paths: Paths<'a>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Paths<'a> {
-    /// One path; its link and gateway may both be missing.
+    /// One path; both link and gateway can be absent.
     Single(RoutePath),
     Multiple(Multipath<'a>),
 }
 
 impl<'a> Paths<'a> {
-    /// Walks the paths; a route without link and gateway has none.
+    /// Iterates over the paths. A single path without link and gateway is omitted.
     pub fn iter(&self) -> impl Iterator<Item = RoutePath> + use<'a> {
         let (single, multiple) = match *self {
             Self::Single(hop) => (Some(hop), None),
@@ -136,7 +137,7 @@ impl<'a> Paths<'a> {
     }
 }
 
-/// The paths of `RTA_MULTIPATH`, checked.
+/// The checked paths of `RTA_MULTIPATH`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Multipath<'a> {
     pub(super) bytes: &'a [u8],
@@ -162,7 +163,8 @@ impl<'a> Multipath<'a> {
     }
 }
 
-/// Reads one path: u16 length, u8 flags, u8 weight - 1, u32 link index, attributes.
+/// Reads one path: u16 length, u8 flags, u8 weight - 1, u32 link index, attributes; also returns
+/// the rest.
 fn read_hop(bytes: &[u8], family: AddressFamily) -> Result<(RoutePath, &[u8]), WireError> {
     let (fixed, _) = split_header::<HOP_LEN>("Multipath", bytes)?;
     let len = usize::from(u16_at(fixed, 0));
@@ -190,7 +192,8 @@ impl RoutePath {
         match attribute.kind {
             INTERFACE => self.interface = attribute.u32()?,
             GATEWAY => self.gateway = Some(attribute.address(family)?),
-            // A gateway of another family than IP (MPLS) makes a path that cannot be used.
+            // A gateway of a family other than IP (MPLS) makes the path unusable, like an
+            // encapsulation.
             VIA => match attribute.via() {
                 Ok(gateway) => self.gateway = Some(gateway),
                 Err(WireError::BadValue { .. }) => self.encapsulated = true,
@@ -213,7 +216,7 @@ impl RoutePath {
 }
 
 impl<'a> RouteMessage<'a> {
-    /// A route to `destination`/`prefix_len` in table `main`, by one path.
+    /// Makes a route to `destination`/`prefix_len` in table `main`, with one path.
     pub fn unicast(destination: IpAddr, prefix_len: u8, hop: RoutePath) -> Self {
         Self {
             family: AddressFamily::of(destination),
@@ -234,7 +237,8 @@ impl<'a> RouteMessage<'a> {
         }
     }
 
-    /// Whether the body of a route message is about IPv4 or IPv6, and not about multicast routing.
+    /// Whether the body of a route message is for IPv4 or IPv6, and not, for example, for multicast
+    /// routing. An empty body counts as IP, so that parsing reports its length.
     pub(crate) fn is_of_ip(body: &[u8]) -> bool {
         body.first().is_none_or(|&family| AddressFamily(family).address_bits().is_some())
     }

@@ -1,4 +1,4 @@
-//! Round trips of messages; any bytes are read without a panic.
+//! Tests that messages round-trip, and that parsing any bytes does not panic.
 
 use super::attribute::AttributeWriter;
 use super::ip_address::{AddressFlags, AddressMessage};
@@ -17,7 +17,7 @@ use core::net::IpAddr;
 use proptest::prelude::*;
 use std::vec::Vec;
 
-/// The body that `write` writes.
+/// The message body that `write` writes.
 fn body(write: impl FnOnce(&mut AttributeWriter<'_>) -> Result<(), WireError>) -> Vec<u8> {
     let mut out = [0; 2048];
     let mut writer = AttributeWriter::new(&mut out);
@@ -84,7 +84,7 @@ proptest! {
         walk(&bytes);
     }
 
-    /// Random bodies behind a valid header reach deeper than random datagrams.
+    /// Random bodies behind a valid header reach more code than random datagrams.
     #[test]
     fn any_body_is_read_without_a_panic(
         types in proptest::sample::select(MessageType::ALL),
@@ -209,7 +209,8 @@ fn a_dump_request_is_what_the_kernel_expects() {
     assert_eq!((message.body.len(), message.body[0]), (12, 10));
 }
 
-/// `RTM_SETLINK` with reverse path filter and address generation: the nests of `IFLA_AF_SPEC`.
+/// The nests of `IFLA_AF_SPEC` in an `RTM_SETLINK` with reverse path filter and address generation
+/// mode.
 #[test]
 fn settings_of_a_link_are_nested_by_family() {
     let change = LinkChange {
@@ -222,7 +223,7 @@ fn settings_of_a_link_are_nested_by_family() {
     let words: Vec<u16> = bytes[16..].chunks(2).map(|b| u16::from_ne_bytes([b[0], b[1]])).collect();
     let nested = 0x8000;
     let ipv4 = [16, nested | 2, 12, nested | 1, 8, 8, 2, 0];
-    // Five bytes of the attribute and three of padding.
+    // The attribute has five bytes, and three bytes of padding.
     let ipv6 = [12, nested | 10, 5, 8, 1, 0];
     let expected = [[32, nested | 26].as_slice(), &ipv4, &ipv6].concat();
     assert_eq!(words, expected);
@@ -232,7 +233,7 @@ fn settings_of_a_link_are_nested_by_family() {
     assert_eq!(words, [20, nested | 26, 16, nested | 2, 12, nested | 1, 8, 20, 1, 0]);
 }
 
-/// An answer of the kernel: errno 17 (EEXIST), the request's header, and the sentence.
+/// A response of the kernel: errno 17 (EEXIST), the header of the request, and the explanation.
 #[test]
 fn an_error_carries_its_explanation() {
     let header = MessageHeader {

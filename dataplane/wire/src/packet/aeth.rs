@@ -1,4 +1,4 @@
-//! ACK extended transport header: the outcome at the responder (IBA 9.3.5, 9.7.5.1.2).
+//! ACK extended transport header: the result of a request at the responder (IBA 9.3.5, 9.7.5.1.2).
 
 use crate::{layout::Field, psn::Psn};
 use core::time::Duration;
@@ -7,20 +7,20 @@ layout! {
     /// In acknowledgements, and in first, last and only responses to RDMA READ (IBA 9.3.5).
     pub struct Aeth: 4 bytes {
         0:0    8  syndrome: Syndrome,
-        /// Messages that the responder has completed; counts as sequence numbers do.
+        /// Number of messages that the responder has completed, modulo 2^24.
         1:0   24  msn: Psn,
     }
 }
 
-/// The syndrome of an acknowledgement (IBA 9.3.5): three bits of kind, five of value.
+/// The syndrome of an acknowledgement: three bits of kind and five bits of value (IBA 9.3.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Syndrome {
-    /// Complete up to this packet, with so many receives left.
+    /// All requests up to this PSN are complete; with the responder's end-to-end credits.
     Ack(Credits),
-    /// No receive is posted: retry after this time.
+    /// No receive is posted; the requester must retry after this time.
     RnrNak(RnrTimer),
     Nak(NakCode),
-    /// A kind that does not exist, with its byte; such a packet is dropped.
+    /// A syndrome of a reserved kind; receivers drop the packet.
     Reserved(u8),
 }
 
@@ -51,7 +51,7 @@ impl Field for Syndrome {
 }
 
 codes! {
-    /// Why a request was refused (IBA table 46).
+    /// The reason for a NAK (IBA table 46).
     pub struct NakCode(u8) {
         PSN_SEQUENCE_ERROR = 0,
         INVALID_REQUEST = 1,
@@ -65,34 +65,35 @@ codes! {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Credits(pub u8);
 
-/// 2^n and 1.5 * 2^n in turn.
+/// Number of receives by code: 2^n and 1.5 * 2^n alternate.
 const CREDITS: [u16; 31] = [
     0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536,
     2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768,
 ];
 
 impl Credits {
-    /// The value without credits, of a queue pair on a shared receive queue.
+    /// The code for no credit limit, which a queue pair with a shared receive queue sends.
     pub const UNLIMITED: Self = Self(31);
 
-    /// The number of receives, or `None` without credits.
+    /// The number of receives; `None` if there is no credit limit.
     pub fn count(self) -> Option<u16> {
         CREDITS.get(usize::from(self.0)).copied()
     }
 
-    /// The code that promises no more than `receives`.
+    /// The largest code for at most `receives` receives.
     pub fn promise(receives: usize) -> Self {
         let codes = CREDITS.iter().take_while(|&&count| usize::from(count) <= receives);
-        // Zero is always promised, so there is at least one.
+        // The count of code 0 is 0, so at least one code qualifies.
         Self(codes.count() as u8 - 1)
     }
 }
 
-/// How long a sender is to wait for a receive to be posted, as a five-bit code (IBA table 45).
+/// How long a requester waits before it retries after an RNR NAK, as a five-bit code (IBA table
+/// 45).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RnrTimer(pub u8);
 
-/// In units of 10 us. Code 0 is the longest, not the shortest.
+/// Durations by code, in units of 10 us. Code 0 is the longest, not the shortest.
 const RNR_TENS_OF_US: [u32; 32] = [
     65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536,
     2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,

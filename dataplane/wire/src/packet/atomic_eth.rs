@@ -1,21 +1,22 @@
-//! Headers of atomic operations: the request's and the answer's (IBA 9.3.4, 9.3.5.2).
+//! Headers of atomic requests and atomic acknowledgements (IBA 9.3.4, 9.3.5.2).
 
 layout! {
-    /// In requests to compare and swap, or to fetch and add (IBA 9.3.4).
+    /// The header of a compare-and-swap or fetch-and-add request (IBA 9.3.4).
     pub struct AtomicEth: 28 bytes {
-        /// Virtual address at the responder: a multiple of eight.
+        /// Virtual address at the responder; a multiple of eight.
         0:0   64  va: u64,
         8:0   32  rkey: u32,
         /// The value to swap in, or to add.
         12:0  64  swap_or_add: u64,
-        /// The value to compare with; unused by an add.
+        /// The value to compare with; unused by fetch-and-add.
         20:0  64  compare: u64,
     }
 }
 
 layout! {
-    /// Behind the AETH of the answer (IBA 9.3.5.2).
+    /// The header of an atomic acknowledgement, behind the AETH (IBA 9.3.5.2).
     pub struct AtomicAckEth: 8 bytes {
+        /// The value before the operation.
         0:0   64  original: u64,
     }
 }

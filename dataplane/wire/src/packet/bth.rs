@@ -6,11 +6,11 @@ use crate::{address::Qpn, keys::PKey, psn::Psn};
 layout! {
     pub struct Bth: 12 bytes {
         0:0    8  opcode: Opcode,
-        /// Solicited event: wakes the receiver.
+        /// Solicited event: notifies a receiver that waits for solicited events only.
         1:0    1  se: bool,
-        /// MigReq: this path is the one migrated to, the state of most connections.
+        /// MigReq: set in the migrated state, which is the usual state of a connection.
         1:1    1  mig_req: bool,
-        /// Bytes that pad the payload to a multiple of four.
+        /// Number of bytes that pad the payload to a multiple of four.
         1:2    2  pad_cnt: u8,
         /// Transport version: 0.
         1:4    4  tver: u8,

@@ -1,10 +1,11 @@
 //! The two CRCs at the end of a packet (IBA 7.8).
 //!
-//! The *invariant* CRC covers the fields that no switch or router changes, from end to end:
-//! Ethernet's CRC-32, over a copy with ones in variant fields. The variant fields depend on the
-//! GRH: without one only the VL and the BTH's byte of congestion bits, with one all of the LRH and
-//! the GRH's traffic class, flow label and hop limit as well. The *variant* CRC covers a single
-//! hop, unmasked. Both are complemented and stored least significant byte first.
+//! The *invariant* CRC protects a packet from end to end. It is the CRC-32 of Ethernet, computed
+//! with all bits of variant fields set, because switches and routers change these fields. Without a
+//! GRH, the variant fields are the VL and the BTH byte with the congestion bits. With a GRH, they
+//! also include the whole LRH and the GRH's traffic class, flow label and hop limit. The *variant*
+//! CRC protects a packet on one link, and masks no field. Both CRCs are complemented and stored
+//! least significant byte first.
 
 use super::lrh::Lnh;
 
@@ -14,11 +15,12 @@ pub const VCRC_LEN: usize = 2;
 const LRH: usize = 8;
 const GRH: usize = 40;
 const BTH: usize = 12;
-/// The offset of the BTH's congestion bits, which were reserved once and are still masked.
+/// The offset of the BTH byte with the congestion bits. This byte was reserved before the bits were
+/// defined, so the invariant CRC masks all of it.
 const BTH_CONGESTION: usize = 4;
 
-/// The invariant CRC of a packet, from its LRH up to its last pad byte; `None` for packets that
-/// have none: raw packets, and packets that are too short.
+/// The invariant CRC of a packet. `covered` begins at the LRH and ends with the last pad byte.
+/// `None` for raw packets, which have no such CRC, and for packets that are too short.
 pub fn icrc(covered: &[u8]) -> Option<u32> {
     match Lnh(covered.get(1)? & 3) {
         Lnh::LOCAL => {
@@ -50,10 +52,12 @@ fn crc32(head: &[u8], rest: &[u8]) -> u32 {
     hasher.finalize()
 }
 
-/// The variant CRC of a packet, from its LRH to the byte before it: polynomial 0x100B.
+/// The variant CRC (polynomial 0x100B) of a packet. `covered` begins at the LRH and ends with the
+/// byte before this CRC.
 ///
-/// Sixteen bytes a turn, each through its own table; the tables are 8 KiB. No multiplication of
-/// polynomials here: the one crate that has it for 16 bits wins only from 256 bytes up.
+/// The loop handles 16 bytes per iteration, with one table per byte position (8 KiB in total). Why
+/// not carry-less multiplication: the only crate with a 16-bit CRC by that method is faster only
+/// from 256 bytes up.
 pub fn vcrc(covered: &[u8]) -> u16 {
     let mut crc = 0xffff_u16;
     let (blocks, rest) = covered.as_chunks::<16>();
@@ -72,9 +76,9 @@ pub fn vcrc(covered: &[u8]) -> u16 {
     !crc
 }
 
-/// `VCRC_TABLES[n][byte]`: the effect of `byte` on the register `n` bytes later.
+/// `VCRC_TABLES[n][byte]`: the effect of `byte` on the CRC register after `n` more bytes.
 static VCRC_TABLES: [[u16; 256]; 16] = {
-    // 0x100B with its bits reversed, since the least significant bit goes first.
+    // 0x100B with its bits reversed, because the least significant bit is sent first.
     const POLYNOMIAL: u16 = 0xd008;
     let mut tables = [[0; 256]; 16];
     let mut byte = 0;
@@ -113,7 +117,7 @@ mod tests {
         digits.chunks(2).map(|pair| digit(pair[0]) << 4 | digit(pair[1])).collect()
     }
 
-    /// Checks a packet up to its pad, its ICRC and its VCRC as they are on the wire.
+    /// Checks both CRCs of a packet, given as the bytes on the wire.
     fn check(covered: &str, icrc_bytes: &str, vcrc_bytes: &str) {
         let mut packet = bytes(covered);
         let icrc = icrc(&packet).unwrap().to_le_bytes();
@@ -165,7 +169,7 @@ mod tests {
         assert_eq!(icrc(&short), None);
     }
 
-    /// The masks once more, field by field, and another crate for the arithmetic.
+    /// An independent implementation: masks bit by bit, and computes with another crate.
     fn icrc_oracle(covered: &[u8]) -> u32 {
         let mut masked = covered.to_vec();
         let mut ones = |from: usize, bits: core::ops::Range<usize>| {

@@ -1,20 +1,20 @@
-//! Extended transport headers between BTH and payload, by opcode (IBA 9.2.1).
+//! Extended transport headers, between BTH and payload (IBA 9.2.1). The opcode determines them.
 
 use super::{Aeth, AtomicAckEth, AtomicEth};
 use crate::WireError;
 use crate::{address::Qpn, keys::QKey};
 
 layout! {
-    /// In every packet of RD: the end-to-end context that makes it reliable (IBA 9.3.1).
+    /// In every packet of RD: the end-to-end context of the reliable connection (IBA 9.3.1).
     pub struct Rdeth: 4 bytes {
         1:0   24  ee_context: u32,
     }
 }
 
 layout! {
-    /// In every packet of UD, and in the requests of RD (IBA 9.3.2).
+    /// In every packet of UD, and in requests of RD (IBA 9.3.2).
     pub struct Deth: 8 bytes {
-        /// Must be that of the receiving queue pair.
+        /// Must equal the Q_Key of the receiving queue pair.
         0:0   32  qkey: QKey,
         5:0   24  src_qp: Qpn,
     }
@@ -25,27 +25,27 @@ layout! {
     pub struct Reth: 16 bytes {
         0:0   64  va: u64,
         8:0   32  rkey: u32,
-        /// Bytes of the message.
+        /// Length of the whole message in bytes.
         12:0  32  dma_len: u32,
     }
 }
 
 layout! {
-    /// Immediate data: behind all other headers of the packet that ends a message (IBA 9.3.6).
+    /// Immediate data: in the last packet of a message, behind all other headers (IBA 9.3.6).
     pub struct ImmDt: 4 bytes {
         0:0   32  data: u32,
     }
 }
 
 layout! {
-    /// In the packet that ends a SEND with invalidate (IBA 9.3.7).
+    /// In the last packet of a SEND with invalidate (IBA 9.3.7).
     pub struct Ieth: 4 bytes {
         0:0   32  rkey: u32,
     }
 }
 
-/// The extended headers behind the BTH, in this order. In RD, the RDETH and in requests the DETH
-/// precede them.
+/// The extended headers behind the BTH, in the order of the name. In RD, the [`RdHeaders`] precede
+/// them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExtendedKind {
     None,
@@ -109,7 +109,7 @@ impl Extended {
         }
     }
 
-    /// Takes the headers of this kind off the front of `bytes`; returns the rest as well.
+    /// Parses the headers of this kind at the front of `bytes`; also returns the rest of `bytes`.
     #[inline]
     pub fn read(kind: ExtendedKind, bytes: &[u8]) -> Result<(Self, &[u8]), WireError> {
         Ok(match kind {
@@ -160,7 +160,7 @@ fn one<T>(
     (as_extended(header), rest)
 }
 
-/// The additional headers of reliable datagrams, behind the BTH.
+/// The additional headers of RD, behind the BTH.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RdHeaders {
     pub rdeth: Rdeth,
@@ -169,7 +169,7 @@ pub struct RdHeaders {
 }
 
 impl RdHeaders {
-    /// Takes them off the front of `bytes`; returns the rest as well.
+    /// Parses the headers at the front of `bytes`; also returns the rest of `bytes`.
     pub fn read(is_request: bool, bytes: &[u8]) -> Result<(Self, &[u8]), WireError> {
         let (rdeth, bytes) = Rdeth::read(bytes)?;
         if !is_request {

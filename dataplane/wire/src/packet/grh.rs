@@ -1,17 +1,17 @@
-//! Global route header, of packets across subnets and of all multicast packets (IBA 8.3).
+//! Global route header: in packets between subnets and in all multicast packets (IBA 8.3).
 
 use crate::address::Gid;
 
 layout! {
-    /// An IPv6 header in form (IBA 8.3).
+    /// The global route header, in the form of an IPv6 header (IBA 8.3).
     pub struct Grh: 40 bytes {
         0:0    4  ip_ver: u8,
         0:4    8  tclass: u8,
-        /// Packets of one flow stay in order.
+        /// Identifies packets that must stay in order.
         1:4   20  flow_label: u32,
-        /// Bytes behind this header up to the end of the invariant CRC.
+        /// Number of bytes from the end of this header to the end of the invariant CRC.
         4:0   16  pay_len: u16,
-        /// [`Grh::NXT_HDR_IBA`], or an IP protocol in raw packets.
+        /// [`Grh::NXT_HDR_IBA`]; in raw packets, an IP protocol.
         6:0    8  nxt_hdr: u8,
         7:0    8  hop_lmt: u8,
         8:0  128  sgid: Gid,

@@ -1,4 +1,4 @@
-//! Emitting a packet around a payload (IBA 5.2, 9.2.1).
+//! Writes packets: headers, payload, pad and CRCs (IBA 5.2, 9.2.1).
 
 use super::{Bth, Extended, Grh, Lnh, Lrh, RdHeaders, TRAILER_LEN, crc};
 use crate::WireError;
@@ -14,16 +14,16 @@ pub struct Headers {
 }
 
 impl Headers {
-    /// Writes the packet around `payload`, and returns its length.
+    /// Writes a packet with this payload; returns the length of the packet in bytes.
     #[inline]
     pub fn emit(&self, payload: &[u8], out: &mut [u8]) -> Result<usize, WireError> {
         self.emit_with(payload.len(), out, |space| space.copy_from_slice(payload))
     }
 
-    /// Writes the packet around a payload that `fill` writes, and returns its length.
+    /// Writes a packet whose payload `fill` writes; returns the length of the packet in bytes.
     ///
-    /// LNH, all lengths, the pad and both CRCs are computed here; their values in the headers are
-    /// ignored. All other fields are emitted as given, so that tests can make invalid packets.
+    /// This function computes LNH, all lengths, the pad and both CRCs, and ignores their values in
+    /// the headers. It emits all other fields as given, so that tests can make invalid packets.
     #[inline]
     pub fn emit_with(
         &self,
@@ -44,9 +44,9 @@ impl Headers {
         Ok(needed)
     }
 
-    /// Writes the headers for a payload of this length; returns the rest.
+    /// Writes the headers for a payload of this length; returns the rest of `out`.
     ///
-    /// Always inlined: most fields of a sender are constants, and then cost no instructions.
+    /// Always inlined: most fields of a sender are constants, which then cost no instructions.
     #[inline(always)]
     pub fn write<'a>(
         &self,
@@ -76,7 +76,7 @@ impl Headers {
     }
 }
 
-/// Puts both CRCs at the end of a packet that is complete but for them.
+/// Fills in the two CRCs at the end of an otherwise complete packet.
 pub fn seal(packet: &mut [u8]) {
     let Some(icrc_at) = packet.len().checked_sub(TRAILER_LEN) else { return };
     if let Some(icrc) = crc::icrc(&packet[..icrc_at]) {
@@ -85,7 +85,7 @@ pub fn seal(packet: &mut [u8]) {
     seal_hop(packet);
 }
 
-/// Puts a new variant CRC at the end of a packet in which a hop has changed something.
+/// Fills in the variant CRC at the end of a packet, after a hop has changed a field.
 pub fn seal_hop(packet: &mut [u8]) {
     let Some(vcrc_at) = packet.len().checked_sub(crc::VCRC_LEN) else { return };
     let vcrc = crc::vcrc(&packet[..vcrc_at]);

@@ -1,18 +1,18 @@
-//! Local route header: how a packet crosses one subnet (IBA 7.7).
+//! Local route header: routes a packet within one subnet (IBA 7.7).
 
 use crate::address::Lid;
 
 layout! {
     pub struct Lrh: 8 bytes {
-        /// Virtual lane. Switches rewrite it, so the invariant CRC leaves it out.
+        /// Virtual lane. Switches rewrite it, so the invariant CRC does not cover it.
         0:0    4  vl: u8,
         /// Link version: 0.
         0:4    4  lver: u8,
-        /// Service level: keeps its value from end to end.
+        /// Service level: unchanged from end to end.
         1:0    4  sl: u8,
         1:6    2  lnh: Lnh,
         2:0   16  dlid: Lid,
-        /// Words of four bytes from here to the end of the invariant CRC.
+        /// Length from the LRH to the end of the invariant CRC, in units of 4 bytes.
         4:5   11  pkt_len: u16,
         6:0   16  slid: Lid,
     }
@@ -23,7 +23,7 @@ codes! {
     pub struct Lnh(u8) {
         /// A raw packet with an EtherType.
         RAW = 0,
-        /// A raw packet that is an IPv6 one.
+        /// A raw IPv6 packet.
         IPV6 = 1,
         /// InfiniBand transport without a GRH.
         LOCAL = 2,
@@ -33,11 +33,11 @@ codes! {
 }
 
 impl Lrh {
-    /// The VL of subnet management, without flow control.
+    /// The VL of subnet management; it has no flow control.
     pub const VL_MANAGEMENT: u8 = 15;
     pub const PKT_LEN_MAX: usize = 0x7ff;
 
-    /// Bytes from here to the end of the invariant CRC, as the header claims.
+    /// The length in bytes that `pkt_len` states: from the LRH to the end of the invariant CRC.
     #[inline]
     pub const fn packet_bytes(&self) -> usize {
         self.pkt_len as usize * 4

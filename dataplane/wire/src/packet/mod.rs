@@ -1,8 +1,8 @@
 //! Packets on a link: LRH, optional GRH, BTH, extended headers, payload, and two CRCs (IBA 5.2).
 //!
-//! [`Packet`] is the checked view of a received packet, [`Headers`] has the headers of a packet to
-//! send; [`opcode`] determines the [`Extended`] headers of a packet, [`crc`] makes and verifies its
-//! CRCs. [`raw`] packets have no InfiniBand transport.
+//! [`Packet`] is the checked view of a received packet, and [`Headers`] are the headers of a packet
+//! to send. The [`opcode`] determines the [`Extended`] headers, and [`crc`] computes the CRCs.
+//! [`raw`] packets have no InfiniBand transport.
 
 pub mod aeth;
 pub mod atomic_eth;
@@ -27,12 +27,12 @@ pub use opcode::{Opcode, Operation, PayloadRule, Transport};
 pub use raw::{RawHeader, RawPacket, Rwh};
 pub use view::Packet;
 
-/// Bytes of both CRCs, behind every payload.
+/// Length of the two CRCs behind every payload, in bytes.
 pub const TRAILER_LEN: usize = crc::ICRC_LEN + crc::VCRC_LEN;
 
-/// The longest headers there are: an atomic request of RD behind a GRH.
+/// The maximum length of the headers, in bytes: an atomic request of RD with a GRH.
 pub const HEADERS_LEN_MAX: usize =
     Lrh::LEN + Grh::LEN + Bth::LEN + Rdeth::LEN + Deth::LEN + AtomicEth::LEN;
 
-/// The longest packet: the headers, a payload of 4096 bytes, and the CRCs.
+/// The maximum length of a packet, in bytes: the headers, a payload of 4096 bytes, and the CRCs.
 pub const PACKET_LEN_MAX: usize = HEADERS_LEN_MAX + 4096 + TRAILER_LEN;

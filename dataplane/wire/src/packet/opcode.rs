@@ -1,5 +1,5 @@
-//! BTH opcodes: three bits of service, five of operation; and the extended headers of each (IBA
-//! 9.2.1).
+//! BTH opcodes: three bits of transport service, five bits of operation; and the extended headers
+//! of each opcode (IBA 9.2.1).
 
 use super::extended::{ExtendedKind, RdHeaders};
 use core::fmt;
@@ -40,7 +40,7 @@ codes! {
         ATOMIC_ACKNOWLEDGE = 0x12,
         COMPARE_SWAP = 0x13,
         FETCH_ADD = 0x14,
-        /// Of reliable datagrams: the sequence numbers of a context start afresh.
+        /// RD only: resynchronizes the sequence numbers of an end-to-end context.
         RESYNC = 0x15,
         SEND_LAST_INVALIDATE = 0x16,
         SEND_ONLY_INVALIDATE = 0x17,
@@ -50,14 +50,14 @@ codes! {
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Opcode(pub u8);
 
-/// How much payload a packet may have (IBA 9.2.1, 9.7.4.1.3).
+/// The payload length that an operation allows (IBA 9.2.1, 9.7.4.1.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PayloadRule {
     Empty,
     UpToMtu,
-    /// At least one byte: the last packet of several.
+    /// One byte to the path MTU: the last packet of a message of several packets.
     OneToMtu,
-    /// The path MTU, no less: all but the last packet of several.
+    /// Exactly the path MTU: all packets but the last of a message of several packets.
     ExactlyMtu,
 }
 
@@ -91,13 +91,14 @@ impl Opcode {
         Operation(self.0 & 0x1f)
     }
 
-    /// The headers behind the BTH; `None` for an opcode that does not exist.
+    /// The extended headers behind the BTH; `None` for an invalid or unsupported opcode.
     #[inline]
     pub const fn extended(self) -> Option<ExtendedKind> {
         EXTENDED[self.0 as usize]
     }
 
-    /// Bytes between BTH and payload, those of RD included; 0 for an opcode that does not exist.
+    /// Length of all headers between BTH and payload in bytes, including those of RD; 0 if
+    /// [`Opcode::extended`] is `None`.
     #[inline]
     pub const fn extended_len(self) -> usize {
         EXTENDED_LEN[self.0 as usize] as usize
@@ -110,19 +111,19 @@ impl Opcode {
 }
 
 impl Operation {
-    /// Whether it is part of a message into a receive.
+    /// Whether the packet is part of a SEND.
     #[inline]
     pub const fn is_send(self) -> bool {
         matches!(self.0, 0x00..=0x05 | 0x16 | 0x17)
     }
 
-    /// Whether it is part of a message into memory.
+    /// Whether the packet is part of an RDMA WRITE.
     #[inline]
     pub const fn is_write(self) -> bool {
         matches!(self.0, 0x06..=0x0b)
     }
 
-    /// Whether a message, or a request without one, begins with it.
+    /// Whether a request packet of this operation is the first or only packet of its request.
     #[inline]
     pub const fn begins(self) -> bool {
         !matches!(
@@ -170,7 +171,8 @@ impl Operation {
     }
 }
 
-/// Looked up per packet, so a table; made from the rules below when the crate is compiled.
+/// Extended headers by opcode: a table, because every packet needs a look-up. It is computed at
+/// compile time from the rules below.
 static EXTENDED: [Option<ExtendedKind>; 256] = {
     let mut table = [None; 256];
     let mut opcode = 0;
@@ -200,11 +202,11 @@ const fn extended_of(opcode: Opcode) -> Option<ExtendedKind> {
     match (opcode.transport(), opcode.operation()) {
         (Transport::RC, Operation::RESYNC) => None,
         (Transport::RC, operation) => extended_of_connected(operation),
-        // No answers, no reads, no atomics.
+        // UC has no acknowledgements, RDMA READs or atomics.
         (Transport::UC, operation) if operation.0 <= Operation::WRITE_ONLY_IMM.0 => {
             extended_of_connected(operation)
         }
-        // No invalidation.
+        // RD has no SEND with invalidate.
         (Transport::RD, operation) if operation.0 <= Operation::RESYNC.0 => {
             extended_of_connected(operation)
         }
@@ -271,7 +273,7 @@ mod tests {
         assert_eq!(count(Transport::XRC) + count(Transport::CNP) + count(Transport(0xe0)), 0);
     }
 
-    /// Bytes of headers behind the BTH, and the payload, by operation.
+    /// Length of the headers behind the BTH in bytes, and the payload rule, by operation.
     const OPERATIONS: [(usize, PayloadRule); 24] = {
         use PayloadRule::*;
         [
@@ -308,7 +310,7 @@ mod tests {
             assert_eq!(operation.payload(), payload, "{operation}");
             for transport in [Transport::RC, Transport::UC, Transport::RD] {
                 let opcode = Opcode::new(transport, operation);
-                // RDETH, and in all but answers DETH.
+                // RD has an RDETH, and in requests a DETH.
                 let rd_len = if opcode.is_request() { 4 + 8 } else { 4 };
                 let rd_len = if transport == Transport::RD { rd_len } else { 0 };
                 let expected = opcode.extended().map_or(0, |_| rd_len + len);

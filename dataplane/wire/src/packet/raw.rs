@@ -14,22 +14,22 @@ layout! {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RawHeader {
     EtherType(Rwh),
-    /// IPv6, whose own header serves as GRH.
+    /// An IPv6 header, in place of the GRH.
     Ipv6(Grh),
 }
 
-/// A view of a raw packet with valid headers. An IPv6 header is not checked.
+/// A view of a raw packet with valid lengths. The fields of an IPv6 header are not checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RawPacket<'a> {
     pub lrh: Lrh,
     pub header: RawHeader,
-    /// The payload, a multiple of four bytes: raw packets have no pad count.
+    /// The payload. Raw packets have no pad count, so its length is a multiple of four bytes.
     pub payload: &'a [u8],
     bytes: &'a [u8],
 }
 
 impl<'a> RawPacket<'a> {
-    /// Parses a frame that begins with a raw packet. The frame may be longer than PktLen.
+    /// Parses the raw packet at the front of `frame`, which may be longer than the packet.
     pub fn parse(frame: &'a [u8]) -> Result<Self, WireError> {
         let (lrh, rest) = Lrh::read(frame)?;
         if lrh.lver != 0 {
@@ -51,7 +51,7 @@ impl<'a> RawPacket<'a> {
         Ok(Self { lrh, header, payload: &rest[..payload_len], bytes: &frame[..needed] })
     }
 
-    /// Whether it is unchanged since the last hop.
+    /// Whether the variant CRC matches: the last link did not corrupt the packet.
     pub fn vcrc_ok(&self) -> bool {
         let (covered, trailer) = self.bytes.split_at(self.bytes.len() - VCRC_LEN);
         vcrc(covered).to_le_bytes() == trailer

@@ -1,4 +1,4 @@
-//! Parsing a packet: the checked view (IBA 5.2, 7, 8, 9.2).
+//! The checked view of a received packet (IBA 5.2, 7, 8, 9.2).
 
 use super::extended::ExtendedKind;
 use super::opcode::Transport;
@@ -8,9 +8,9 @@ use crate::layout::split_header;
 
 /// A view of an InfiniBand transport packet with valid versions, headers and lengths.
 ///
-/// It borrows the bytes and reads fields on request: a receiver that drops a packet for its P_Key
-/// reads no others. CRCs are verified on request: a link checks the variant one, an adapter the
-/// invariant one, and a forwarder neither.
+/// The view borrows the bytes and parses headers on request, so a receiver that drops a packet
+/// early does not parse the rest. [`Packet::parse`] does not verify the CRCs: a link verifies the
+/// variant CRC, an adapter the invariant CRC, and a forwarder none.
 #[derive(Clone, Copy, Debug)]
 pub struct Packet<'a> {
     lrh: &'a [u8; Lrh::LEN],
@@ -24,7 +24,7 @@ pub struct Packet<'a> {
 }
 
 impl<'a> Packet<'a> {
-    /// Parses a frame that begins with a packet. The frame may be longer than PktLen.
+    /// Parses the packet at the front of `frame`, which may be longer than the packet.
     #[inline]
     pub fn parse(frame: &'a [u8]) -> Result<Self, WireError> {
         let (lrh, _) = split_header::<{ Lrh::LEN }>("Lrh", frame)?;
@@ -74,7 +74,7 @@ impl<'a> Packet<'a> {
         Bth::parse(self.bth)
     }
 
-    /// The datagram header of a UD packet.
+    /// The DETH of a UD packet; `None` for other services.
     #[inline(always)]
     pub fn deth(&self) -> Option<Deth> {
         match self.kind {
@@ -85,7 +85,7 @@ impl<'a> Packet<'a> {
         }
     }
 
-    /// The extended headers, but for those of reliable datagrams.
+    /// The extended headers, without the RDETH and DETH of RD (see [`Packet::rd`]).
     #[inline]
     pub fn extended(&self) -> Extended {
         let own = &self.extended[self.extended.len() - self.kind.bytes()..];
@@ -93,7 +93,7 @@ impl<'a> Packet<'a> {
         read.expect("parse has checked the length").0
     }
 
-    /// The additional headers of reliable datagrams.
+    /// The additional headers of RD; `None` for other services.
     pub fn rd(&self) -> Option<RdHeaders> {
         let opcode = self.bth().opcode;
         if opcode.transport() != Transport::RD {
@@ -123,13 +123,13 @@ impl<'a> Packet<'a> {
         self.bytes
     }
 
-    /// Whether it is unchanged since its sender.
+    /// Whether the invariant CRC matches: the packet was not corrupted on its path.
     pub fn icrc_ok(&self) -> bool {
         let (covered, trailer) = self.bytes.split_at(self.bytes.len() - TRAILER_LEN);
         crc::icrc(covered).is_some_and(|icrc| icrc.to_le_bytes() == trailer[..crc::ICRC_LEN])
     }
 
-    /// Whether it is unchanged since the last hop.
+    /// Whether the variant CRC matches: the last link did not corrupt the packet.
     pub fn vcrc_ok(&self) -> bool {
         let (covered, trailer) = self.bytes.split_at(self.bytes.len() - crc::VCRC_LEN);
         crc::vcrc(covered).to_le_bytes() == trailer
@@ -138,7 +138,7 @@ impl<'a> Packet<'a> {
 
 type GrhAndRest<'a> = (Option<&'a [u8; Grh::LEN]>, &'a [u8]);
 
-/// The GRH, if there is one, checked; and what follows.
+/// Splits off and checks the GRH, if there is one; also returns the rest.
 #[inline]
 fn split_grh(lnh: Lnh, bytes: &[u8]) -> Result<GrhAndRest<'_>, WireError> {
     match lnh {
@@ -219,7 +219,7 @@ mod tests {
         assert_eq!(refused(9, 0x21), WireError::BadValue { format: "Bth", field: "tver" });
     }
 
-    /// One set of headers for every opcode that exists, with and without a GRH.
+    /// Headers for every supported opcode, with and without a GRH.
     fn every_kind() -> Vec<Headers> {
         let lrh = Lrh { sl: 3, dlid: Lid(2), slid: Lid(1), ..Lrh::default() };
         let grh = Grh {

@@ -1,19 +1,20 @@
-//! The end of an established connection: the request (IBA 12.6.10) and its answer (IBA 12.6.11).
+//! DREQ and DREP, which end an established connection (IBA 12.6.10, 12.6.11).
 
 use super::CommId;
 use crate::address::Qpn;
 
 connection_message! {
-    /// A request to disconnect (IBA 12.6.10).
+    /// DREQ: requests to disconnect (IBA 12.6.10).
     pub struct Dreq: 232 bytes {
-        /// The receiver's queue pair, so that a late request ends no other connection.
+        /// The receiver's queue pair. The receiver checks it, so that a late DREQ does not end
+        /// another connection.
         8:0     24  remote_qpn: Qpn,
         12:0  1760  private_data: [u8; 220],
     }
 }
 
 connection_message! {
-    /// The answer: disconnected, or never connected (IBA 12.6.11).
+    /// DREP: the receiver disconnected, or does not know the connection (IBA 12.6.11).
     pub struct Drep: 232 bytes {
         8:0  1792  private_data: [u8; 224],
     }

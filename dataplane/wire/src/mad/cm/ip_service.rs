@@ -1,18 +1,17 @@
-//! Connections by IP address and port: their service IDs, and the private data of their requests
-//! (IBA annex A11).
+//! Connections by IP address and port (RDMA IP CM service, IBA annex A11).
 //!
-//! The service ID has the port space and the port. The private data of a REQ or a SIDR_REQ begins
-//! with the addresses of both ends; what the consumer sends follows.
+//! The service ID contains the port space and the port. The private data of a REQ or SIDR_REQ
+//! begins with the addresses of both ends; the consumer's private data follows.
 
 use crate::mad::service_id::ServiceId;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 codes! {
-    /// The space of a port: the protocol number of IP, behind a byte that is 1.
+    /// The space of a port: a byte 1, then an IP protocol number.
     pub struct PortSpace(u16) {
         TCP = 0x0106,
         UDP = 0x0111,
-        /// Of no protocol of IP.
+        /// Native InfiniBand, without an IP protocol.
         IB = 0x013f,
     }
 }
@@ -23,7 +22,7 @@ impl PortSpace {
         ServiceId((self.0 as u64) << 16 | port as u64)
     }
 
-    /// The port that a service ID belongs to, if it has this form.
+    /// The port space and port of a service ID; `None` if the service ID has another form.
     pub fn of_service(id: ServiceId) -> Option<(Self, u16)> {
         let space = Self(u16::try_from(id.0 >> 16).ok()?);
         Self::ALL.contains(&space).then_some((space, id.0 as u16))
@@ -31,7 +30,7 @@ impl PortSpace {
 }
 
 layout! {
-    /// The addresses in front of a consumer's private data (IBA A11.2).
+    /// The addresses before the consumer's private data (IBA A11.2).
     pub struct IpServiceHeader: 36 bytes {
         0:0     4  major_version: u8,
         0:4     4  minor_version: u8,
@@ -43,7 +42,8 @@ layout! {
 }
 
 impl IpServiceHeader {
-    /// From an address to another one of the same family; a mixture has a header that nobody takes.
+    /// Makes the header for two addresses of the same family. For different families, the header
+    /// has IP version 0, and [`IpServiceHeader::addresses`] returns `None`.
     pub fn new(source: SocketAddr, destination: IpAddr) -> Self {
         let ip_version = match (source.ip(), destination) {
             (IpAddr::V4(_), IpAddr::V4(_)) => 4,
@@ -60,7 +60,7 @@ impl IpServiceHeader {
         }
     }
 
-    /// The source and the destination, if the version is known.
+    /// The source and the destination; `None` if the header version or the IP version is unknown.
     pub fn addresses(&self) -> Option<(SocketAddr, IpAddr)> {
         let ip = |bytes: &[u8; 16]| match self.ip_version {
             4 => Some(IpAddr::V4(Ipv4Addr::from(*bytes.last_chunk::<4>()?))),
@@ -73,7 +73,7 @@ impl IpServiceHeader {
     }
 }
 
-/// The bytes of an address, those of IPv4 behind zeros.
+/// The bytes of an address, with zeros before an IPv4 address.
 fn padded(ip: IpAddr) -> [u8; 16] {
     let mut bytes = [0; 16];
     match ip {

@@ -1,11 +1,12 @@
 //! The private data of IP over InfiniBand in CM messages, and its service IDs (RFC 4755 3.5 and 6).
 //!
-//! Linux listens on a service ID that begins with another byte than the RFC's, so there are two
-//! dialects; a node that supports both listens on both and tries both.
+//! The service ID on which Linux listens has a different first byte than that of the RFC, so there
+//! are two dialects. A node that supports both listens on both service IDs and tries both.
 //!
-//! An interface with several workers, each with a connection of its own, names the requesting
-//! worker in its REQ. The RFC leaves the private data behind its own fields free, and Linux ignores
-//! them in a REQ: a node without the extension handles each REQ like any other.
+//! An interface with several workers has one connection per worker, and its REQ names the
+//! requesting worker ([`AskingWorker`]). The RFC does not define the private data behind its own
+//! fields, and Linux ignores this data in a REQ. So a node without the extension handles such a REQ
+//! like any other.
 
 use crate::address::Qpn;
 use crate::mad::service_id::ServiceId;
@@ -13,15 +14,17 @@ use crate::mad::service_id::ServiceId;
 layout! {
     /// The private data of REQ, REP and REJ (RFC 4755 6).
     pub struct IpoibPrivateData: 8 bytes {
-        /// The sender's datagram queue pair: with its GID, the link address that it is known by.
+        /// The sender's UD queue pair. Together with the sender's GID, it is the sender's link
+        /// address.
         1:0  24  ud_qpn: Qpn,
-        /// The longest message that the sender can receive, encapsulation header included.
+        /// The longest message that the sender can receive, in bytes, including the encapsulation
+        /// header.
         4:0  32  receive_mtu: u32,
     }
 }
 
 impl IpoibPrivateData {
-    /// As the private data of a message, zeros behind it.
+    /// The private data of a message: these fields, followed by zeros.
     pub fn padded<const N: usize>(&self) -> [u8; N] {
         const { assert!(N >= Self::LEN, "the private data is too short") };
         let mut private_data = [0; N];
@@ -29,7 +32,7 @@ impl IpoibPrivateData {
         private_data
     }
 
-    /// The same with the extension for several workers.
+    /// Like [`IpoibPrivateData::padded`], with the extension for several workers.
     pub fn padded_with<const N: usize>(&self, asking: &AskingWorker) -> [u8; N] {
         const { assert!(N >= Self::LEN + AskingWorker::LEN, "the private data is too short") };
         let mut private_data = self.padded();
@@ -39,10 +42,10 @@ impl IpoibPrivateData {
 }
 
 layout! {
-    /// The worker of an interface that requests a connection: behind [`IpoibPrivateData`] in
-    /// requests, an extension of ours.
+    /// The worker that requests a connection: an extension of Pollux, behind [`IpoibPrivateData`]
+    /// in a REQ.
     pub struct AskingWorker: 8 bytes {
-        /// [`AskingWorker::MARK`], or the extension is absent.
+        /// [`AskingWorker::MARK`]; with any other value, the extension is absent.
         0:0  32  mark: u32,
         4:0   8  worker: u8,
         5:0   8  workers: u8,
@@ -56,7 +59,7 @@ impl AskingWorker {
         Self { mark: Self::MARK, worker, workers }
     }
 
-    /// Parses the extension of a request's private data, if it is present and valid.
+    /// Parses the extension in the private data of a REQ; `None` if it is absent or invalid.
     pub fn of(private_data: &[u8]) -> Option<Self> {
         let bytes = private_data.get(IpoibPrivateData::LEN..)?.first_chunk()?;
         let asking = Self::parse(bytes);
@@ -64,10 +67,10 @@ impl AskingWorker {
     }
 }
 
-/// The first byte of IPoIB service IDs.
+/// The convention for IPoIB service IDs, which determines their first byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Dialect {
-    /// Type 0 of the block that IBA gave to the IETF (RFC 4755 3.5).
+    /// Type 0 of the block that IBA assigned to the IETF (RFC 4755 3.5).
     Rfc,
     Linux,
 }
@@ -82,14 +85,15 @@ impl Dialect {
         }
     }
 
-    /// The service ID at which the interface with this datagram queue pair listens.
+    /// The service ID on which the interface with this UD queue pair listens.
     pub const fn service_id(self, ud_qpn: Qpn) -> ServiceId {
         ServiceId(self.prefix() | (ud_qpn.0 & Qpn::MULTICAST.0) as u64)
     }
 
-    /// The dialect and the listener's datagram queue pair, if the service ID is one of ours.
+    /// The dialect and the listener's UD queue pair; `None` if this is not an IPoIB service ID.
     ///
-    /// The 32 bits between must be zero: listeners match all 64.
+    /// The 32 bits between the first byte and the QPN must be zero, because listeners match all 64
+    /// bits.
     pub fn of(service_id: ServiceId) -> Option<(Self, Qpn)> {
         let ud_qpn = Qpn(service_id.0 as u32 & Qpn::MULTICAST.0);
         let dialect = Self::ALL.into_iter().find(|own| own.service_id(ud_qpn) == service_id)?;
@@ -127,7 +131,7 @@ mod tests {
             0x0100_0000_0112_3456, // reserved bits
             0x0100_8000_0012_3456,
             0x1001_0000_0012_3456,
-            0x1100_0000_0012_3456, // both first bytes in one
+            0x1100_0000_0012_3456, // the first bytes of both dialects combined
             0x0000_0000_0012_3456,
         ] {
             assert_eq!(Dialect::of(ServiceId(other)), None, "{other:#x}");
@@ -170,7 +174,7 @@ mod tests {
     // req: cm-reserved-zero
     #[test]
     fn reserved_bits_of_a_request_and_of_a_link_address_are_zero() {
-        // A queue pair number is a u32, so an invalid one could reach the reserved bytes.
+        // A QPN is stored in a u32, so an invalid QPN could set reserved bits.
         let too_wide = Qpn(0xff12_3456);
         let private = IpoibPrivateData { ud_qpn: too_wide, receive_mtu: u32::MAX };
         let req = CmMessage::Req(Req {

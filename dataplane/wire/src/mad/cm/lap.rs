@@ -1,15 +1,16 @@
-//! Another alternate path for an established connection: the offer (IBA 12.8.1) and its answer
-//! (IBA 12.8.2).
+//! LAP and APR, which load a new alternate path into an established connection (IBA 12.8.1,
+//! 12.8.2).
 
 use super::{CommId, ReqPath};
 use crate::address::{Gid, Lid, Qpn};
 use crate::units::{Rate, TimeCode};
 
 connection_message! {
-    /// An alternate path to load (IBA 12.8.1): a [`ReqPath`], with its fields in another order.
+    /// LAP: requests to load an alternate path (IBA 12.8.1). It has the fields of a [`ReqPath`] in
+    /// a different order.
     pub struct Lap: 232 bytes {
         12:0    24  remote_qpn: Qpn,
-        /// How soon the sender expects an answer.
+        /// How soon the sender expects a response.
         15:0     5  remote_cm_response_timeout: TimeCode,
         20:0    16  alternate_local_lid: Lid,
         22:0    16  alternate_remote_lid: Lid,
@@ -27,7 +28,7 @@ connection_message! {
 }
 
 impl Lap {
-    /// An offer of this path.
+    /// Makes a LAP with this path.
     pub fn of_path(path: &ReqPath) -> Self {
         Self {
             alternate_local_lid: path.local_lid,
@@ -45,7 +46,7 @@ impl Lap {
         }
     }
 
-    /// The path that is offered, as a request would name it.
+    /// The alternate path, in the form of a REQ.
     pub const fn path(&self) -> ReqPath {
         ReqPath {
             local_lid: self.alternate_local_lid,
@@ -65,12 +66,12 @@ impl Lap {
 }
 
 connection_message! {
-    /// The status of an alternate path (IBA 12.8.2).
+    /// APR: the response to a LAP (IBA 12.8.2).
     pub struct Apr: 232 bytes {
-        /// How many bytes of [`Apr::additional_info`] are valid.
+        /// Number of valid bytes in [`Apr::additional_info`].
         8:0      8  additional_info_len: u8,
         9:0      8  status: ApStatus,
-        /// Its form depends on the status.
+        /// The format depends on the status.
         12:0   576  additional_info: [u8; 72],
         84:0  1184  private_data: [u8; 148],
     }

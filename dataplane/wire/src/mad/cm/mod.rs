@@ -1,14 +1,15 @@
 //! Connection management (IBA 12).
 //!
-//! [`Req`], [`Rep`] and [`Rtu`] make a connection, [`Rej`] refuses it, [`Mra`] extends a timeout,
-//! [`Dreq`] and [`Drep`] end it; [`Lap`] and [`Apr`] change its alternate path; [`SidrReq`] and
-//! [`SidrRep`] resolve a service to a datagram queue pair. [`ipoib`] has the private data of
-//! IP over InfiniBand, [`ip_service`] that of consumers with IP addresses.
+//! [`Req`], [`Rep`] and [`Rtu`] establish a connection, [`Rej`] rejects it, [`Mra`] extends a
+//! timeout, and [`Dreq`] and [`Drep`] end it. [`Lap`] and [`Apr`] change the alternate path.
+//! [`SidrReq`] and [`SidrRep`] resolve a service ID to a datagram queue pair. [`ipoib`] has the
+//! private data of IP over InfiniBand, and [`ip_service`] that of consumers with IP addresses.
 //!
-//! Each message is one datagram of which 232 bytes follow the common header; the bytes behind its
-//! fixed fields are the consumer's private data. [`CmMessage`] is any of them.
+//! Each message is one datagram, with 232 bytes behind the common header. The bytes behind the
+//! fixed fields of a message are private data of the consumer. [`CmMessage`] is an enum of all
+//! messages.
 
-/// A message about one connection: both ends' IDs of it, then its own fields.
+/// Makes a message about one connection: the communication IDs of both ends, then other fields.
 macro_rules! connection_message {
     ($(#[$meta:meta])* pub struct $name:ident: 232 bytes { $($fields:tt)* }) => {
         layout! {
@@ -16,7 +17,7 @@ macro_rules! connection_message {
             pub struct $name: 232 bytes {
                 /// The sender's communication ID; 0 if it has none.
                 0:0 32 local_comm_id: CommId,
-                /// The receiver's communication ID; 0 if the sender does not have it.
+                /// The receiver's communication ID; 0 if the sender does not know it.
                 4:0 32 remote_comm_id: CommId,
                 $($fields)*
             }
@@ -45,10 +46,10 @@ pub use sidr::{SidrRep, SidrReq, SidrStatus};
 use super::{Attribute, AttributeId, MAD_LEN, MadHeader, Method, MgmtClass, attributes};
 use crate::WireError;
 
-/// Bytes of every message, after the common header.
+/// Length of every message behind the common header, in bytes.
 pub const MESSAGE_LEN: usize = MAD_LEN - MadHeader::LEN;
 
-/// A communication ID: one side's number for a connection, chosen by that side; 0 is none.
+/// A communication ID: a number that one side chooses for a connection; 0 is none.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CommId(pub u32);
 
@@ -60,7 +61,7 @@ codes! {
         RC = 0,
         UC = 1,
         RD = 2,
-        /// By the extended transport type.
+        /// The field `extended_transport` has the service.
         EXTENDED = 3,
     }
 }
@@ -86,7 +87,7 @@ macro_rules! messages {
                 }
             }
 
-            /// The message behind a common header with this attribute.
+            /// Parses the message behind a common header with this attribute ID.
             pub fn parse(
                 attribute_id: AttributeId,
                 bytes: &[u8; MESSAGE_LEN],
@@ -123,8 +124,8 @@ messages! {
 impl CmMessage {
     /// Parses a datagram.
     ///
-    /// Another class version is a [`WireError::BadValue`] of `class_version`, which deserves a
-    /// [`RejectReason::UNSUPPORTED_CLASS_VERSION`].
+    /// An unsupported class version is a [`WireError::BadValue`] with field `class_version`. The
+    /// caller should answer it with [`RejectReason::UNSUPPORTED_CLASS_VERSION`].
     pub fn parse_mad(bytes: &[u8; MAD_LEN]) -> Result<(MadHeader, Self), WireError> {
         let (header, rest) = MadHeader::read(bytes)?;
         if header.mgmt_class != MgmtClass::COMM_MGT {

@@ -1,14 +1,14 @@
-//! Message Receipt Acknowledgment (MRA, IBA 12.6.6): a message was received, and its response will
-//! take longer than the sender's timeout.
+//! MRA, Message Receipt Acknowledgment (IBA 12.6.6): a message was received, but the response will
+//! take longer than the timeout of the message's sender.
 
 use super::{AnsweredMessage, CommId};
 use crate::units::TimeCode;
 
 connection_message! {
     pub struct Mra: 232 bytes {
-        /// The received message; `OTHER` is a LAP.
+        /// The message that was received; `OTHER` is a LAP.
         8:0      2  message_mraed: AnsweredMessage,
-        /// How long the answer may take.
+        /// How long the response may take.
         9:0      5  service_timeout: TimeCode,
         10:0  1776  private_data: [u8; 222],
     }

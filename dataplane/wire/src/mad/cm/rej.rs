@@ -1,4 +1,4 @@
-//! The rejection of a connection that is not established yet (IBA 12.6.7), and its reasons.
+//! REJ, which rejects a connection that is not established yet, and its reasons (IBA 12.6.7).
 
 use super::{AnsweredMessage, CommId};
 use crate::address::Guid;
@@ -6,22 +6,22 @@ use crate::address::Guid;
 connection_message! {
     pub struct Rej: 232 bytes {
         8:0      2  message_rejected: AnsweredMessage,
-        /// How many bytes of [`Rej::additional_info`] are valid.
+        /// Number of valid bytes in [`Rej::additional_info`].
         9:0      7  reject_info_len: u8,
         10:0    16  reason: RejectReason,
-        /// Its form depends on the reason.
+        /// The format depends on the reason.
         12:0   576  additional_info: [u8; 72],
         84:0  1184  private_data: [u8; 148],
     }
 }
 
 codes! {
-    /// Why a connection is refused (IBA 12.6.7.2).
+    /// The reason for a rejection (IBA 12.6.7.2).
     pub struct RejectReason(u16) {
         NO_QP = 1,
         NO_EEC = 2,
         NO_RESOURCES = 3,
-        /// No answer arrived in time. Additional information: the sender's CA GUID.
+        /// No response arrived in time. The additional information is the sender's CA GUID.
         TIMEOUT = 4,
         UNSUPPORTED_REQUEST = 5,
         INVALID_COMM_ID = 6,
@@ -29,10 +29,10 @@ codes! {
         /// No listener has the service ID.
         INVALID_SERVICE_ID = 8,
         INVALID_TRANSPORT_SERVICE_TYPE = 9,
-        /// The sender still has a connection with this queue pair.
+        /// The sender of the REJ still has a connection with this queue pair.
         STALE_CONNECTION = 10,
         RDC_DOES_NOT_EXIST = 11,
-        /// Additional information: a GID that would be accepted.
+        /// The additional information is a GID that would be accepted.
         INVALID_PRIMARY_REMOTE_GID = 12,
         INVALID_PRIMARY_REMOTE_LID = 13,
         INVALID_PRIMARY_SL = 14,
@@ -49,7 +49,7 @@ codes! {
         PORT_REDIRECT = 25,
         INVALID_PATH_MTU = 26,
         INSUFFICIENT_RESPONDER_RESOURCES = 27,
-        /// The listener refuses the connection.
+        /// The listening consumer rejects the connection.
         CONSUMER_REJECT = 28,
         RNR_RETRY_COUNT_REJECT = 29,
         DUPLICATE_LOCAL_COMM_ID = 30,
@@ -67,7 +67,7 @@ impl Rej {
         &self.additional_info[..len]
     }
 
-    /// The same rejection with additional information, cut at 72 bytes.
+    /// The same rejection with additional information, truncated to 72 bytes.
     #[must_use]
     pub fn with_info(mut self, info: &[u8]) -> Self {
         let len = info.len().min(self.additional_info.len());
@@ -77,8 +77,9 @@ impl Rej {
         self
     }
 
-    /// The node whose timeout is the reason: it may not have the receiver's ID of the connection,
-    /// so the receiver finds the connection by this GUID and [`Rej::local_comm_id`].
+    /// For reason `TIMEOUT`, the CA GUID of the sender. The sender may not know the receiver's
+    /// communication ID, so the receiver finds the connection by this GUID and
+    /// [`Rej::local_comm_id`].
     pub fn timed_out_ca(&self) -> Option<Guid> {
         match self.reason {
             RejectReason::TIMEOUT => {

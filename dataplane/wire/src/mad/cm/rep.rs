@@ -1,5 +1,5 @@
-//! The acceptance of a connection request by the passive side (IBA 12.6.8), and the active side's
-//! confirmation, "ready to use" (IBA 12.6.9).
+//! REP, by which the passive side accepts a connection request (IBA 12.6.8), and RTU (ready to
+//! use), by which the active side confirms the connection (IBA 12.6.9).
 
 use super::CommId;
 use crate::address::{Guid, Qpn};
@@ -8,28 +8,28 @@ use crate::psn::Psn;
 use crate::units::TimeCode;
 
 connection_message! {
-    /// A reply that accepts (IBA 12.6.8).
+    /// REP: accepts a connection request (IBA 12.6.8).
     pub struct Rep: 232 bytes {
-        /// Of the sender's queue pair, for reliable datagrams.
+        /// The Q_Key of the sender's queue pair, for RD.
         8:0     32  local_q_key: QKey,
         12:0    24  local_qpn: Qpn,
         15:0     8  vendor_id_23_16: u8,
-        /// The sender's end-to-end context, for reliable datagrams.
+        /// The sender's end-to-end context, for RD.
         16:0    24  local_eecn: u32,
         19:0     8  vendor_id_15_8: u8,
-        /// The first packet that the sender expects to receive.
+        /// The PSN of the first packet that the sender expects to receive.
         20:0    24  starting_psn: Psn,
         23:0     8  vendor_id_7_0: u8,
-        /// Reads and atomics that the sender can serve at once.
+        /// Number of RDMA READs and atomics that the sender accepts at the same time.
         24:0     8  responder_resources: u8,
-        /// Reads and atomics that the sender would issue at once.
+        /// Number of RDMA READs and atomics that the sender wants to issue at the same time.
         25:0     8  initiator_depth: u8,
         /// How long the sender takes to acknowledge a packet.
         26:0     5  target_ack_delay: TimeCode,
         /// The status of the alternate path: 0 accepted, 1 not supported, 2 rejected.
         26:5     2  failover_accepted: u8,
         26:7     1  end_to_end_flow_control: bool,
-        /// How often the receiver shall repeat after "receiver not ready"; 7 for ever.
+        /// How often the receiver retries after an RNR NAK; 7 for no limit.
         27:0     3  rnr_retry_count: u8,
         27:3     1  srq: bool,
         28:0    64  local_ca_guid: Guid,
@@ -38,7 +38,7 @@ connection_message! {
 }
 
 connection_message! {
-    /// The third and last message of a connection's making (IBA 12.6.9).
+    /// RTU: the third and last message of connection establishment (IBA 12.6.9).
     pub struct Rtu: 232 bytes {
         8:0  1792  private_data: [u8; 224],
     }

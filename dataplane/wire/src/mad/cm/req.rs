@@ -1,7 +1,7 @@
-//! The request for a connection (IBA 12.6.5): everything that the passive side needs for its queue
-//! pair, and up to two paths between the two.
+//! REQ, the connection request (IBA 12.6.5): the parameters that the passive side needs for its
+//! queue pair, the primary path, and optionally an alternate path.
 //!
-//! *Local* always means the sender of the message.
+//! In all messages, *local* is the sender of the message.
 
 use super::{CommId, TransportService};
 use crate::address::{Gid, Guid, Lid, Qpn};
@@ -13,72 +13,72 @@ use crate::units::{Mtu, Rate, TimeCode};
 layout! {
     pub struct Req: 232 bytes {
         0:0     32  local_comm_id: CommId,
-        /// The vendor of the options that the attribute modifier selects; 0 for none.
+        /// Vendor of the options that the attribute modifier selects; 0 for none.
         5:0     24  vendor_id: u32,
-        /// The service ID; a listener matches all 64 bits.
         8:0     64  service_id: ServiceId,
-        /// With [`Req::local_qpn`] it identifies stale connections.
+        /// Together with [`Req::local_qpn`], identifies stale connections.
         16:0    64  local_ca_guid: Guid,
-        /// Of the sender's queue pair, for reliable datagrams.
+        /// The Q_Key of the sender's queue pair, for RD.
         28:0    32  local_q_key: QKey,
         32:0    24  local_qpn: Qpn,
-        /// Reads and atomics that the sender can serve at once.
+        /// Number of RDMA READs and atomics that the sender accepts at the same time.
         35:0     8  responder_resources: u8,
-        /// The sender's end-to-end context, for reliable datagrams.
+        /// The sender's end-to-end context, for RD.
         36:0    24  local_eecn: u32,
-        /// Reads and atomics that the sender would issue at once.
+        /// Number of RDMA READs and atomics that the sender wants to issue at the same time.
         39:0     8  initiator_depth: u8,
         40:0    24  remote_eecn: u32,
-        /// How soon the sender expects an answer of the receiver's connection manager.
+        /// How soon the sender expects a response from the receiver's CM.
         43:0     5  remote_cm_response_timeout: TimeCode,
         43:5     2  transport_service: TransportService,
         /// Whether the sender's acknowledgements carry credits.
         43:7     1  end_to_end_flow_control: bool,
-        /// The first packet that the sender expects to receive.
+        /// The PSN of the first packet that the sender expects to receive.
         44:0    24  starting_psn: Psn,
-        /// How soon the sender's own connection manager answers.
+        /// How soon the sender's CM responds.
         47:0     5  local_cm_response_timeout: TimeCode,
-        /// How often the receiver shall repeat an unacknowledged packet.
+        /// How often the receiver retries an unacknowledged packet.
         47:5     3  retry_count: u8,
         48:0    16  p_key: PKey,
         50:0     4  path_mtu: Mtu,
-        /// Whether a reliable datagram channel is there already.
+        /// Whether a reliable datagram channel already exists.
         50:4     1  rdc_exists: bool,
-        /// How often the receiver shall repeat after "receiver not ready"; 7 for ever.
+        /// How often the receiver retries after an RNR NAK; 7 for no limit.
         50:5     3  rnr_retry_count: u8,
-        /// How often either side repeats its connection management messages.
+        /// How often either side retransmits a CM message.
         51:0     4  max_cm_retries: u8,
         51:4     1  srq: bool,
-        /// Which transport, when `transport_service` says `EXTENDED`; 1 is XRC.
+        /// The transport if `transport_service` is `EXTENDED`; 1 is XRC.
         51:5     3  extended_transport: u8,
         52:0   352  primary: ReqPath,
-        /// The path to migrate to; all zero for none.
+        /// The path for automatic path migration; all zero for none.
         96:0   352  alternate: ReqPath,
         140:0  736  private_data: [u8; 92],
     }
 }
 
 layout! {
-    /// One of the two paths in a [`Req`], as the sender sees it.
+    /// A path in a [`Req`], from the viewpoint of the sender.
     pub struct ReqPath: 44 bytes {
-        /// The sender's port; permissive when the path leaves the subnet.
+        /// LID of the sender's port; permissive if the path leaves the subnet.
         0:0    16  local_lid: Lid,
-        /// The receiver's port; permissive when the path leaves the subnet.
+        /// LID of the receiver's port; permissive if the path leaves the subnet.
         2:0    16  remote_lid: Lid,
         4:0   128  local_gid: Gid,
         20:0  128  remote_gid: Gid,
         36:0   20  flow_label: u32,
-        /// The fastest that the sender may be sent to.
+        /// The maximum rate of packets to the sender.
         39:2    6  packet_rate: Rate,
         40:0    8  traffic_class: u8,
         41:0    8  hop_limit: u8,
         /// Service level of packets to the sender.
         42:0    4  sl: u8,
-        /// Whether both ports are in one subnet, so that the LIDs are good.
+        /// Whether both ports are in one subnet, so that the LIDs are valid.
         42:4    1  subnet_local: bool,
-        /// How long the receiver waits for the sender to acknowledge.
+        /// How long the receiver waits for an ACK from the sender.
         43:0    5  local_ack_timeout: TimeCode,
-        /// Whether the sender takes suggestions of another alternate path; reserved in the primary.
+        /// Whether the sender accepts suggestions for another alternate path; reserved in the
+        /// primary path.
         43:5    1  sap_supported: bool,
     }
 }

@@ -1,4 +1,4 @@
-//! The datagram queue pair that serves a service ID: request and answer (IBA 12.11).
+//! SIDR_REQ and SIDR_REP, which resolve a service ID to a datagram queue pair (IBA 12.11).
 
 use super::CommId;
 use crate::address::Qpn;
@@ -6,7 +6,7 @@ use crate::keys::{PKey, QKey};
 use crate::mad::service_id::ServiceId;
 
 layout! {
-    /// A service ID to resolve (IBA 12.11.1).
+    /// SIDR_REQ: requests the queue pair of a service ID (IBA 12.11.1).
     pub struct SidrReq: 232 bytes {
         0:0     32  request_id: CommId,
         4:0     16  p_key: PKey,
@@ -20,14 +20,14 @@ layout! {
     pub struct SidrRep: 232 bytes {
         0:0     32  request_id: CommId,
         4:0      8  status: SidrStatus,
-        /// How many bytes of [`SidrRep::additional_info`] are valid.
+        /// Number of valid bytes in [`SidrRep::additional_info`].
         5:0      8  additional_info_len: u8,
         6:0     16  vendor_id_23_8: u16,
         8:0     24  qpn: Qpn,
         11:0     8  vendor_id_7_0: u8,
         12:0    64  service_id: ServiceId,
         20:0    32  q_key: QKey,
-        /// Its form depends on the status.
+        /// The format depends on the status.
         24:0   576  additional_info: [u8; 72],
         96:0  1088  private_data: [u8; 136],
     }

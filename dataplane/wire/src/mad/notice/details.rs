@@ -9,11 +9,12 @@ use crate::mad::{AttributeId, Method};
 /// Details of a notice, by trap number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TrapDetails {
-    /// 64 and 65: a port is in the subnet or no longer; 66 and 67: a multicast group is.
+    /// 64 and 65: a port entered or left the subnet. 66 and 67: a multicast group was created or
+    /// deleted.
     Gid(GidTrap),
-    /// 128: a link of a switch went up or down.
+    /// 128: a link of a switch changed its state.
     LinkState(LinkStateTrap),
-    /// 144: a port changed its own attributes.
+    /// 144: attributes of a port changed locally.
     Capability(CapabilityTrap),
     /// 256: an M_Key violation.
     BadMKey(BadMKeyTrap),
@@ -58,24 +59,24 @@ impl TrapDetails {
 }
 
 layout! {
-    /// The port or group: traps 64 to 67.
+    /// Traps 64 to 67: the port or multicast group.
     pub struct GidTrap: 54 bytes {
         6:0   128  gid: Gid,
     }
 }
 
 layout! {
-    /// The switch whose links changed: trap 128.
+    /// Trap 128: the switch with a changed link state.
     pub struct LinkStateTrap: 54 bytes {
         0:0    16  lid: Lid,
     }
 }
 
 layout! {
-    /// Changed attributes of a port: trap 144.
+    /// Trap 144: changed attributes of a port.
     pub struct CapabilityTrap: 54 bytes {
         2:0    16  lid: Lid,
-        /// Whether `changes` is valid; if not, the trap is about the capabilities.
+        /// Whether `changes` is valid; otherwise, the capabilities changed.
         5:7     1  other_local_changes: bool,
         6:0    32  capability_mask: CapabilityMask,
         10:0   16  changes: LocalChanges,
@@ -84,7 +85,7 @@ layout! {
 }
 
 flags! {
-    /// Changes of a port beside its capabilities (IBA 14.2.5.1).
+    /// Changes of a port other than of its capabilities (IBA 14.2.5.1).
     pub struct LocalChanges(u16) {
         NODE_DESCRIPTION = 1 << 0,
         LINK_WIDTH_ENABLED = 1 << 1,
@@ -96,7 +97,7 @@ flags! {
 }
 
 layout! {
-    /// An M_Key violation: trap 256.
+    /// Trap 256: an M_Key violation.
     pub struct BadMKeyTrap: 54 bytes {
         2:0    16  lid: Lid,
         4:0    16  dr_slid: Lid,
@@ -105,35 +106,36 @@ layout! {
         10:0   32  attribute_modifier: u32,
         14:0   64  m_key: MKey,
         23:0    1  is_directed: bool,
-        /// Whether the path is longer than `return_path` holds.
+        /// Whether the path does not fit in `return_path`.
         23:1    1  path_truncated: bool,
-        /// How many hops of the path are in `return_path`.
+        /// Number of hops in `return_path`.
         23:2    6  hop_count: u8,
         24:0  240  return_path: [u8; 30],
     }
 }
 
 layout! {
-    /// A P_Key or Q_Key violation at the receiver: traps 257 and 258. 1 is the sender, 2 the
-    /// receiver.
+    /// Traps 257 and 258: a P_Key or Q_Key violation at the receiver. Fields with suffix 1 are of
+    /// the sender, those with suffix 2 of the receiver.
     pub struct BadKeyTrap: 54 bytes {
         2:0    16  lid1: Lid,
         4:0    16  lid2: Lid,
-        /// The Q_Key, or in the lower half the P_Key.
+        /// The Q_Key, or the P_Key in the lower half.
         6:0    32  key: u32,
         10:0    4  service_level: u8,
         11:0   24  qp1: Qpn,
         15:0   24  qp2: Qpn,
-        /// None if the packet had no global header.
+        /// Zero if the packet had no GRH.
         18:0  128  gid1: Gid,
         34:0  128  gid2: Gid,
     }
 }
 
 layout! {
-    /// A P_Key violation at a switch: trap 259. 1 is the sender, 2 the receiver.
+    /// Trap 259: a P_Key violation at a switch. Fields with suffix 1 are of the sender, those with
+    /// suffix 2 of the receiver.
     pub struct BadPKeyAtSwitchTrap: 54 bytes {
-        /// The valid fields below, one bit each.
+        /// Flags of the valid fields, one bit per field.
         0:0    16  data_valid: u16,
         2:0    16  lid1: Lid,
         4:0    16  lid2: Lid,
@@ -153,7 +155,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Bytes that are all different, so that a field which slips by one shows.
+    /// Bytes that are all different, so that a test detects a wrong offset.
     fn counting() -> [u8; TrapDetails::LEN] {
         core::array::from_fn(|i| i as u8 + 0x40)
     }

@@ -1,8 +1,8 @@
 //! Notices (IBA 13.4.8.2).
 //!
-//! The same 64 bytes are a trap to the subnet manager and, with the issuer's GID behind them, a
-//! report to subscribers. The trap number decides the meaning of the last 54 bytes: see
-//! [`TrapDetails`].
+//! A notice has 64 bytes. It is sent as a trap to the subnet manager, and with the issuer's GID
+//! behind it as a report to subscribers. The trap number determines the format of the last 54 bytes
+//! (see [`TrapDetails`]).
 
 mod details;
 
@@ -17,24 +17,24 @@ use crate::address::{Gid, Lid};
 layout! {
     /// A trap or another event (IBA 13.4.8.2).
     pub struct Notice: 64 bytes {
-        /// Whether the specification defines this notice, and not a vendor.
+        /// Whether the specification defines this notice; otherwise, a vendor does.
         0:0     1  is_generic: bool,
         0:1     7  notice_type: NoticeType,
-        /// The kind of its producer; of a vendor's notice, the vendor.
+        /// The type of the producer; in a vendor notice, the vendor ID.
         1:0    24  producer: ProducerType,
-        /// The trap number; of a vendor's notice, its device.
+        /// The trap number; in a vendor notice, the device ID.
         4:0    16  trap_number: TrapNumber,
         6:0    16  issuer_lid: Lid,
-        /// In a queue of notices it alternates as they are taken; 0 in traps.
+        /// Alternates between successive notices that are read from a notice queue; 0 in traps.
         8:0     1  toggle: bool,
-        /// In a queue of notices, how many there are; 0 in traps.
+        /// Number of notices in a notice queue; 0 in traps.
         8:1    15  count: u16,
         10:0  432  data_details: [u8; 54],
     }
 }
 
 layout! {
-    /// A notice as subnet administration reports it (IBA 15.2.5.1).
+    /// A notice that the SA reports to a subscriber (IBA 15.2.5.1).
     pub struct NoticeReport: 80 bytes {
         0:0   512  notice: Notice,
         64:0  128  issuer_gid: Gid,
@@ -54,7 +54,7 @@ codes! {
 }
 
 codes! {
-    /// The producer of a notice: a kind of node, or a class manager (IBA 13.4.8.2).
+    /// The producer of a notice: a node type, or a class manager (IBA 13.4.8.2).
     pub struct ProducerType(u32) {
         CHANNEL_ADAPTER = 1,
         SWITCH = 2,

@@ -1,4 +1,4 @@
-//! Subscriptions to notices (IBA 13.4.8.3), and the records of them (IBA 15.2.5.12).
+//! InformInfo: subscriptions to notices (IBA 13.4.8.3), and their records (IBA 15.2.5.12).
 
 use super::{Record, record};
 use crate::address::{Gid, Lid, Qpn};
@@ -9,23 +9,23 @@ use crate::units::TimeCode;
 layout! {
     /// InformInfo: a subscription to notices (IBA 13.4.8.3).
     pub struct InformInfo: 36 bytes {
-        /// The GID of the issuer; 0 for the range of LIDs.
+        /// The GID of the issuer; 0 to select issuers by LID range.
         0:0   128  gid: Gid,
-        /// The first LID of issuers; permissive for all.
+        /// The first LID of the issuers; permissive for all issuers.
         16:0   16  lid_range_begin: Lid,
         18:0   16  lid_range_end: Lid,
-        /// 1 for notices that the specification defines, 0 for a vendor's.
+        /// 1 for notices that the specification defines, 0 for vendor notices.
         22:0    8  is_generic: u8,
-        /// 1 to subscribe, 0 to end it.
+        /// 1 to subscribe, 0 to unsubscribe.
         23:0    8  subscribe: u8,
-        /// Which type of notices; 0xffff for all.
+        /// The type of notices; 0xffff for all types.
         24:0   16  notice_type: u16,
-        /// Which notices; 0xffff for all. Of a vendor's, the device.
+        /// The trap number, or for vendor notices the device ID; 0xffff for all.
         26:0   16  trap_number: TrapNumber,
         28:0   24  qpn: Qpn,
         /// How soon the subscriber acknowledges a report.
         31:3    5  resp_time_value: TimeCode,
-        /// Which kind of node; 0xffffff for all. Of a vendor's notices, the vendor.
+        /// The node type of the producer, or for vendor notices the vendor ID; 0xffffff for all.
         33:0   24  producer: ProducerType,
     }
 }
@@ -34,7 +34,7 @@ layout! {
     /// The record of a subscription (IBA 15.2.5.12).
     pub struct InformInfoRecord: 60 bytes {
         0:0   128  subscriber_gid: Gid,
-        /// Which of the port's subscriptions it is.
+        /// The number of the subscription among those of the port.
         16:0   16  inform_info_enum: u16,
         24:0  288  inform_info: InformInfo,
     }
@@ -42,7 +42,7 @@ layout! {
 
 attributes!(InformInfo = 0x0003);
 
-/// It has no components.
+/// InformInfo has no components, so its mask has no named bits.
 impl Record for InformInfo {
     type Mask = u64;
 }

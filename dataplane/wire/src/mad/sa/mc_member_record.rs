@@ -30,27 +30,28 @@ layout! {
 }
 
 flags! {
-    /// Join states of a port in a group. A port can have several, and leave them one by one.
+    /// Join states of a port in a group. A port can have several states, and leave each of them
+    /// separately.
     pub struct JoinState(u8) {
         /// Sends and receives, and keeps the group alive.
         FULL_MEMBER = 1,
-        /// Sends and receives.
+        /// Sends and receives, but does not keep the group alive.
         NON_MEMBER = 2,
-        /// Sends only, and does not keep the group alive.
+        /// Sends only, but does not keep the group alive.
         SEND_ONLY_NON_MEMBER = 4,
-        /// Sends, and keeps the group alive; an optional capability of the administrator.
+        /// Sends only, and keeps the group alive; an optional capability of the SA.
         SEND_ONLY_FULL_MEMBER = 8,
     }
 }
 
 impl McMemberRecordMask {
-    /// The component mask of Linux for a leave.
+    /// The component mask that Linux uses to leave a group.
     pub const LINUX_LEAVE: Self = Self::MGID.with(Self::PORT_GID).with(Self::JOIN_STATE);
-    /// The component mask of Linux for the broadcast group. It has no properties of the group, so
-    /// the group must be there already.
+    /// The component mask that Linux uses to join the broadcast group. It selects no properties of
+    /// the group, so the group must already exist.
     pub const LINUX_JOIN_BROADCAST: Self = Self::LINUX_LEAVE.with(Self::P_KEY);
-    /// The component mask of Linux for other groups: all components that are required to create
-    /// one.
+    /// The component mask that Linux uses to join other groups. It includes all components that are
+    /// required to create a group.
     pub const LINUX_JOIN: Self = Self::LINUX_JOIN_BROADCAST
         .with(Self::Q_KEY)
         .with(Self::MTU_SELECTOR)

@@ -1,11 +1,11 @@
-//! Subnet administration (IBA 15.2): SA queries, and membership of multicast groups.
+//! Subnet administration (IBA 15.2): SA queries and multicast membership.
 //!
-//! Each datagram is a [`SaMad`]: a query or an answer with a [`Record`]. The component mask of a
-//! query selects components of the record. An answer of several records comes in segments (see
-//! [`rmpp`](super::rmpp)); joined together, they make a table for [`records`].
+//! Each datagram is a [`SaMad`]: a query or response with one [`Record`]. The component mask of a
+//! query selects the components of the record that must match. A response with several records is
+//! segmented (see [`rmpp`](super::rmpp)); [`records`] iterates over the reassembled table.
 //!
-//! Ordinary nodes use [`PathRecord`], [`McMemberRecord`] and [`InformInfo`]; the rest is for
-//! management tools.
+//! Ordinary nodes use [`PathRecord`], [`McMemberRecord`] and [`InformInfo`]. Management tools use
+//! the other records.
 
 mod inform_info;
 mod mc_member_record;
@@ -39,11 +39,11 @@ use crate::WireError;
 layout! {
     /// The SA header, behind the RMPP header (IBA 15.2.1).
     pub struct SaHeader: 20 bytes {
-        /// The SM_Key of a trusted sender; 0 is untrusted, which suffices for most queries.
+        /// The SM_Key of a trusted sender. 0 is an untrusted sender, which may send most queries.
         0:0   64  sm_key: SmKey,
-        /// From one record of a table to the next, in units of 8 bytes.
+        /// Distance from one record of a table to the next, in units of 8 bytes.
         8:0   16  attribute_offset: u16,
-        /// The components of the record that a query has: a [`Record::Mask`].
+        /// The components of the record that a query specifies: a [`Record::Mask`].
         12:0  64  component_mask: u64,
     }
 }
@@ -51,7 +51,7 @@ layout! {
 layout! {
     pub struct SaMad: 256 bytes {
         0:0    192  header: MadHeader,
-        /// Zero unless the datagram is a segment.
+        /// Zero if the datagram does not use RMPP.
         24:0    96  rmpp: RmppHeader,
         36:0   160  sa: SaHeader,
         56:0  1600  data: [u8; 200],
@@ -59,12 +59,12 @@ layout! {
 }
 
 codes! {
-    /// How a component of a query bounds that of an answer (IBA 15.2.5.16).
+    /// How a component of a response must compare to the query's (IBA 15.2.5.16).
     pub struct Selector(u8) {
         GREATER_THAN = 0,
         LESS_THAN = 1,
         EXACTLY = 2,
-        /// The largest there is; of times the shortest.
+        /// The largest available value; for times, the shortest.
         BEST = 3,
     }
 }
@@ -72,15 +72,15 @@ codes! {
 pub trait Record: Attribute {
     type Mask: From<u64> + Into<u64>;
 
-    /// Bytes from one to the next in the tables that we send.
+    /// Distance in bytes from one record to the next in tables that Pollux sends.
     const STRIDE: usize = Self::LEN.next_multiple_of(8);
 
-    /// The [`SaHeader::attribute_offset`] of the tables that we send.
+    /// The [`SaHeader::attribute_offset`] of tables that Pollux sends.
     const ATTRIBUTE_OFFSET: u16 = (Self::STRIDE / 8) as u16;
 }
 
 impl SaMad {
-    /// An untrusted query for one record, or the answer to it.
+    /// Makes a query from an untrusted sender, or a response, with one record.
     pub fn new<R: Record>(method: Method, transaction_id: u64, mask: R::Mask, record: R) -> Self {
         Self {
             header: MadHeader::new(MgmtClass::SUBN_ADM, method, transaction_id, R::ID),
@@ -90,7 +90,7 @@ impl SaMad {
         }
     }
 
-    /// The record and its component mask; an error if it is another attribute.
+    /// The component mask and the record; an error if the datagram has another attribute.
     pub fn record<R: Record>(&self) -> Result<(R::Mask, R), WireError> {
         if self.header.attribute_id != R::ID {
             return Err(WireError::BadValue { format: R::NAME, field: "attribute_id" });
@@ -99,7 +99,7 @@ impl SaMad {
     }
 }
 
-/// The records of a table whose segments were joined together.
+/// The records of a table, reassembled from its segments.
 ///
 /// A remainder that is too short for a record is ignored.
 pub fn records<R: Record>(
@@ -114,8 +114,8 @@ pub fn records<R: Record>(
     Ok(rows.map_while(|row| Some(R::read(row).ok()?.0)))
 }
 
-/// Writes a record of a table at the front of `out`, zeros behind it up to the next; returns the
-/// rest.
+/// Writes a record of a table to the front of `out`, and zeros up to the next record; returns the
+/// rest of `out`.
 pub fn write_record<R: Record>(record: R, out: &mut [u8]) -> Result<&mut [u8], WireError> {
     let no_room = WireError::NoRoom { format: R::NAME, needed: R::STRIDE, have: out.len() };
     let (row, rest) = out.split_at_mut_checked(R::STRIDE).ok_or(no_room)?;
@@ -123,7 +123,7 @@ pub fn write_record<R: Record>(record: R, out: &mut [u8]) -> Result<&mut [u8], W
     Ok(rest)
 }
 
-/// Ties a record to its attribute ID, and makes its component mask.
+/// Implements [`Record`] for a layout, with this attribute ID, and makes its component mask type.
 macro_rules! record {
     ($record:ident = $id:literal, $mask:ident { $($components:tt)* }) => {
         $crate::mad::attributes!($record = $id);
@@ -152,12 +152,12 @@ macro_rules! record {
 }
 use record;
 
-/// It has no components.
+/// ClassPortInfo has no components, so its mask has no named bits.
 impl Record for ClassPortInfo {
     type Mask = u64;
 }
 
-/// It is only reported.
+/// Notices are reported, not queried, so the mask has no named bits.
 impl Record for NoticeReport {
     type Mask = u64;
 }
@@ -224,7 +224,7 @@ mod tests {
         assert_eq!(out[..16], [0, 1, 2, 3, 0, 4, 0, 0, 0, 1, 2, 3, 0, 4, 0, 0]);
         assert_eq!(LinkRecord::ATTRIBUTE_OFFSET, 1);
         assert_eq!(records(&out, 1).unwrap().collect::<Vec<LinkRecord>>(), [LINK, LINK]);
-        // The last record may have no padding.
+        // The padding of the last record may be absent.
         assert_eq!(records::<LinkRecord>(&out[..14], 1).unwrap().count(), 2);
         assert_eq!(records::<LinkRecord>(&out[..13], 1).unwrap().count(), 1);
         assert!(write_record(LINK, &mut out[..7]).is_err());
@@ -249,7 +249,8 @@ mod tests {
         assert_eq!(mad.emit()[48..56], [0, 0, 0, 0, 0, 1, 0, 3]);
     }
 
-    /// Components are numbered as the table has them: fields, and reserved bits between fields.
+    /// The components of a record by number: its fields in order. Each reserved gap between fields
+    /// has a number too.
     fn components(fields: &[FieldSpec]) -> Vec<String> {
         let mut components = Vec::new();
         let mut end = 0;
@@ -287,7 +288,7 @@ mod tests {
         assert_eq!(paths.pop().as_deref(), Some("GIDS"), "the counts stand for them");
         assert_numbered(MultiPathRecordMask::NAMES, &paths);
 
-        // Attributes within records are not components; their fields are.
+        // The fields of an attribute within a record are components; the attribute itself is not.
         let mut node = components(NodeRecord::FIELDS);
         node.splice(2..3, components(NodeInfo::FIELDS));
         assert_numbered(NodeRecordMask::NAMES, &node);

@@ -1,7 +1,7 @@
-//! Paths between several ports that do not fail together (IBA 15.2.5.20).
+//! MultiPathRecord: a query for independent paths between several ports (IBA 15.2.5.20).
 //!
-//! The query has lists of GIDs behind a fixed part. The specification lets them span several
-//! datagrams; this form fits one, which is the only use seen.
+//! The query has lists of GIDs behind a fixed part. The specification allows lists that span
+//! several datagrams; this layout supports lists that fit in one datagram only.
 
 use super::{Selector, record};
 use crate::address::Gid;
@@ -9,15 +9,15 @@ use crate::keys::PKey;
 use crate::units::{Mtu, Rate, TimeCode};
 
 layout! {
-    /// A query for paths between any of some ports and any of some others (IBA 15.2.5.20). The
-    /// answer is a table of path records.
+    /// A query for paths from any of the source ports to any of the destination ports (IBA
+    /// 15.2.5.20). The response is a table of path records.
     pub struct MultiPathRecord: 200 bytes {
         0:0      1  raw_traffic: bool,
         0:4     20  flow_label: u32,
         3:0      8  hop_limit: u8,
         4:0      8  traffic_class: u8,
         5:0      1  reversible: bool,
-        /// How many paths the answer may have for each pair.
+        /// Maximum number of paths in the response for each pair of ports.
         5:1      7  numb_path: u8,
         6:0     16  p_key: PKey,
         8:0     12  qos_class: u16,
@@ -29,11 +29,11 @@ layout! {
         12:0     2  packet_life_time_selector: Selector,
         12:2     6  packet_life_time: TimeCode,
         13:0     8  service_id_8_msb: u8,
-        /// Whether the paths shall have as little in common as possible: 1 if so.
+        /// 1 if the paths should share as few components as possible.
         14:0     2  independence_selector: u8,
-        /// How many of `gids` are sources.
+        /// Number of sources in `gids`.
         15:0     8  sgid_count: u8,
-        /// How many of `gids`, behind those, are destinations.
+        /// Number of destinations in `gids`, behind the sources.
         16:0     8  dgid_count: u8,
         17:0    56  service_id_56_lsb: u64,
         /// Sources, then destinations.
@@ -65,7 +65,7 @@ record!(MultiPathRecord = 0x003a, MultiPathRecordMask {
 });
 
 impl MultiPathRecord {
-    /// Sources and destinations; `None` if they are more than one datagram holds.
+    /// Sources and destinations; `None` if the counts exceed one datagram.
     pub fn ends(&self) -> Option<(&[Gid], &[Gid])> {
         let sgid_count = usize::from(self.sgid_count);
         let used = self.gids.get(..sgid_count + usize::from(self.dgid_count))?;

@@ -1,4 +1,4 @@
-//! The nodes of the subnet (IBA 15.2.5.2).
+//! NodeRecord: the nodes of the subnet (IBA 15.2.5.2).
 
 use super::record;
 use crate::address::Lid;

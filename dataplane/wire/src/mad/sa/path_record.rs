@@ -1,4 +1,4 @@
-//! The path from one port to another (IBA 15.2.5.16).
+//! PathRecord: a path from one port to another (IBA 15.2.5.16).
 
 use super::{Selector, record};
 use crate::address::{Gid, Lid};
@@ -8,20 +8,20 @@ use crate::units::{Mtu, Rate, TimeCode};
 
 layout! {
     pub struct PathRecord: 64 bytes {
-        /// The service that is wanted there, for the quality that it gets.
+        /// The service for which the path is used; selects its quality of service.
         0:0    64  service_id: ServiceId,
         8:0   128  dgid: Gid,
         24:0  128  sgid: Gid,
         40:0   16  dlid: Lid,
-        /// One of the port's addresses, which chooses the path.
+        /// One of the LIDs of the source port; selects the path.
         42:0   16  slid: Lid,
         44:0    1  raw_traffic: bool,
         44:4   20  flow_label: u32,
-        /// More than 0 if packets must have a global route header.
+        /// Greater than 0 if packets need a GRH.
         47:0    8  hop_limit: u8,
         48:0    8  traffic_class: u8,
         49:0    1  reversible: bool,
-        /// How many paths the answer may have.
+        /// Maximum number of paths in the response.
         49:1    7  numb_path: u8,
         50:0   16  p_key: PKey,
         52:0   12  qos_class: u16,
@@ -32,13 +32,13 @@ layout! {
         55:2    6  rate: Rate,
         56:0    2  packet_life_time_selector: Selector,
         56:2    6  packet_life_time: TimeCode,
-        /// Of several paths, the one to take first: the lowest.
+        /// Order of preference among several paths; the lowest is preferred.
         57:0    8  preference: u8,
     }
 }
 
 impl PathRecordMask {
-    /// The component mask of Linux IPoIB.
+    /// The component mask of path queries by Linux IPoIB.
     pub const LINUX_QUERY: Self = Self::DGID
         .with(Self::SGID)
         .with(Self::TRAFFIC_CLASS)

@@ -1,4 +1,4 @@
-//! The ports of the subnet (IBA 15.2.5.3).
+//! PortInfoRecord: the ports of the subnet (IBA 15.2.5.3).
 
 use super::record;
 use crate::address::Lid;
@@ -6,10 +6,10 @@ use crate::mad::smp::PortInfo;
 
 layout! {
     pub struct PortInfoRecord: 68 bytes {
-        /// The port; of a switch, any of its ports has that of port 0.
+        /// The LID of the port. All ports of a switch have the LID of port 0.
         0:0   16  lid: Lid,
         2:0    8  port_num: u8,
-        /// How the administrator shall match masks of bits; 0 for equal.
+        /// How the SA matches bit masks; 0 for equality.
         3:0    8  options: u8,
         4:0  512  port_info: PortInfo,
     }

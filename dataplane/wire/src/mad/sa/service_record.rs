@@ -1,4 +1,4 @@
-//! Services that ports have announced (IBA 15.2.5.14).
+//! ServiceRecord: services that ports have registered with the SA (IBA 15.2.5.14).
 
 use super::record;
 use crate::address::Gid;
@@ -13,7 +13,7 @@ layout! {
         28:0    32  service_lease_s: u32,
         /// The key that is required to change the registration.
         32:0   128  service_key: [u8; 16],
-        /// The service's name for people, zeros behind it.
+        /// A human-readable name, padded with zeros.
         48:0   512  service_name: [u8; 64],
         112:0  128  data8: [u8; 16],
         128:0  128  data16: [u16; 8],
@@ -29,7 +29,7 @@ record!(ServiceRecord = 0x0031, ServiceRecordMask {
     SERVICE_LEASE = 1 << 4,
     SERVICE_KEY = 1 << 5,
     SERVICE_NAME = 1 << 6,
-    /// One bit a number, as in the next three.
+    /// One bit per element, as in the next three masks.
     DATA8 = 0xffff << 7,
     DATA16 = 0xff << 23,
     DATA32 = 0xf << 31,

@@ -1,6 +1,6 @@
 //! Short records for management tools: links, subnet managers, and the tables of ports and switches
-//! (IBA 15.2.5). Each has fields that identify the port or block, and behind them an attribute of
-//! subnet management or nothing.
+//! (IBA 15.2.5). Except for links, each record has fields that identify the port or block, and then
+//! an attribute of subnet management.
 
 use super::record;
 use crate::address::Lid;
@@ -9,7 +9,7 @@ use crate::mad::smp::{
 };
 
 layout! {
-    /// A link between two ports (IBA 15.2.5.13). Each link is there twice, once from either end.
+    /// A link between two ports (IBA 15.2.5.13). Each link has two records, one for each direction.
     pub struct LinkRecord: 6 bytes {
         0:0  16  from_lid: Lid,
         2:0   8  from_port: u8,
@@ -30,7 +30,7 @@ layout! {
     /// A block of a switch's linear forwarding table (IBA 15.2.5.6).
     pub struct LftRecord: 72 bytes {
         0:0   16  lid: Lid,
-        /// The first entry is 64 times this.
+        /// The block number; block n begins at entry 64 * n.
         2:0   16  block: u16,
         8:0  512  table: LinearForwardingTable,
     }
@@ -40,21 +40,21 @@ layout! {
     /// A block of a switch's multicast forwarding table (IBA 15.2.5.8).
     pub struct MftRecord: 72 bytes {
         0:0   16  lid: Lid,
-        /// The first port is 16 times this.
+        /// The port block; position n begins at port 16 * n.
         2:0    4  position: u8,
-        /// The first group is 32 times this, from [`Lid::MULTICAST_FIRST`] on.
+        /// The block number; block n begins at the LID [`Lid::MULTICAST_FIRST`] + 32 * n.
         2:7    9  block: u16,
         8:0  512  table: MulticastForwardingTable,
     }
 }
 
 layout! {
-    /// A block of a port's partitions (IBA 15.2.5.11).
+    /// A block of a port's P_Key table (IBA 15.2.5.11).
     pub struct PKeyTableRecord: 72 bytes {
         0:0   16  lid: Lid,
-        /// The first entry is 32 times this.
+        /// The block number; block n begins at entry 32 * n.
         2:0   16  block: u16,
-        /// The port; of a switch only.
+        /// The port; used for switches only.
         4:0    8  port_num: u8,
         8:0  512  table: PKeyTable,
     }
@@ -99,7 +99,7 @@ mod tests {
 
     const LID: Lid = Lid(0x0102);
 
-    /// An attribute whose bytes count up as far as they are not reserved.
+    /// An attribute whose bytes count up; reserved bits are zero.
     fn filled<T: Layout>() -> T {
         T::read(&counting::<64>(0x11)).unwrap().0
     }

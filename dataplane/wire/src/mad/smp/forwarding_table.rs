@@ -1,9 +1,11 @@
-//! Forwarding tables of a switch: LFT, random and MFT (IBA 14.2.5.10 to 14.2.5.12).
+//! Forwarding tables of a switch: linear (LFT), random, and multicast (MFT) (IBA 14.2.5.10 to
+//! 14.2.5.12).
 
 use crate::address::Lid;
 
 layout! {
-    /// The output ports of 64 LIDs (IBA 14.2.5.10); the modifier is the number of the block.
+    /// A block of an LFT: the output ports of 64 LIDs (IBA 14.2.5.10). The attribute modifier is
+    /// the block number.
     pub struct LinearForwardingTable: 64 bytes {
         /// Port 0 is the switch itself; [`Self::UNREACHABLE`] drops the packet.
         0:0  512  ports: [u8; 64],
@@ -13,50 +15,52 @@ layout! {
 impl LinearForwardingTable {
     pub const UNREACHABLE: u8 = 0xff;
 
-    /// The block of a LID, and its index there.
+    /// The block number of a LID, and its index in the block.
     pub const fn locate(lid: Lid) -> (u32, usize) {
         ((lid.0 / 64) as u32, (lid.0 % 64) as usize)
     }
 }
 
 layout! {
-    /// 16 entries, each with its LID (IBA 14.2.5.11); the modifier is the number of the block.
+    /// A block of 16 entries of a random forwarding table (IBA 14.2.5.11). The attribute modifier
+    /// is the block number.
     pub struct RandomForwardingTable: 64 bytes {
         0:0  512  entries: [RandomForwardingEntry; 16],
     }
 }
 
 layout! {
-    /// The output port of a port's LIDs.
+    /// The output port for the LIDs of one port.
     pub struct RandomForwardingEntry: 4 bytes {
         0:0  16  lid: Lid,
         2:0   1  is_valid: bool,
-        /// How many: 2^lmc.
+        /// The entry is for 2^lmc LIDs.
         2:1   3  lmc: u8,
         3:0   8  port: u8,
     }
 }
 
 layout! {
-    /// The output ports of 32 groups, as far as they are among 16 of the switch's (IBA 14.2.5.12).
+    /// A block of an MFT: the output ports of 32 multicast groups, among 16 ports of the switch
+    /// (IBA 14.2.5.12).
     pub struct MulticastForwardingTable: 64 bytes {
-        /// By group; in each the lowest bit is the first of the 16 ports.
+        /// One mask per group; the lowest bit is the first of the 16 ports.
         0:0  512  port_masks: [u16; 32],
     }
 }
 
 layout! {
-    /// Which groups and which ports: the attribute modifier of [`MulticastForwardingTable`].
+    /// The attribute modifier of [`MulticastForwardingTable`]: the ports and groups of a block.
     pub struct MulticastForwardingTableModifier: 4 bytes {
-        /// The first port is 16 times this.
+        /// The port block; position n begins at port 16 * n.
         0:0  4  position: u8,
-        /// The first group is 32 times this, from [`Lid::MULTICAST_FIRST`] on.
+        /// The block number; block n begins at the LID [`Lid::MULTICAST_FIRST`] + 32 * n.
         2:7  9  block: u16,
     }
 }
 
 impl MulticastForwardingTable {
-    /// The block of a group, and its index there; `None` for other LIDs.
+    /// The block number of a multicast LID, and its index in the block; `None` for other LIDs.
     pub fn locate(mlid: Lid) -> Option<(u16, usize)> {
         if !mlid.is_multicast() {
             return None;

@@ -1,12 +1,12 @@
-//! The GUIDs of a port (IBA 14.2.5.5).
+//! GUIDInfo: the GUIDs of a port (IBA 14.2.5.5).
 
 use crate::address::Guid;
 
 layout! {
-    /// Eight GUIDs of a port (IBA 14.2.5.5); the modifier is the number of the block. The very
-    /// first is the port's own and cannot be set.
+    /// A block of eight GUIDs of a port (IBA 14.2.5.5). The attribute modifier is the block number.
+    /// The first GUID of block 0 is the port GUID, which cannot be set.
     pub struct GuidInfo: 64 bytes {
-        /// 0 in an entry that is not in use.
+        /// The GUIDs; 0 in unused entries.
         0:0  512  guids: [Guid; 8],
     }
 }

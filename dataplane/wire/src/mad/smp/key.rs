@@ -1,15 +1,15 @@
 //! The keys that protect management (IBA 14.2.4, 14.4.7).
 //!
-//! They are secrets: `Debug` prints only whether there is one.
+//! Keys are secrets, so `Debug` does not print their values.
 
 use core::fmt;
 
-/// A management key: required to change a port's settings, and to read them if the protection level
-/// says so (IBA 14.2.4). 0 means no protection.
+/// A management key: required to change a port's settings and, depending on the protection level,
+/// to read them (IBA 14.2.4). 0 means no protection.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct MKey(pub u64);
 
-/// A subnet manager's key: shown by trusted managers and clients (IBA 14.4.7).
+/// A subnet manager's key, which trusted subnet managers and clients present (IBA 14.4.7).
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct SmKey(pub u64);
 

@@ -1,8 +1,8 @@
 //! Subnet management packets and their attributes (IBA 14.2).
 //!
-//! The packets use queue pair 0 and VL 15, without partitions. They are routed by LID ([`LidSmp`])
-//! when the subnet is up; before that by a list of output ports ([`DirectedSmp`]). Both carry 64
-//! bytes of data, which are one of these attributes:
+//! SMPs use queue pair 0 and VL 15, without partitions. They are routed by LID ([`LidSmp`]), or,
+//! before LIDs are assigned, by a list of output ports ([`DirectedSmp`]). Both kinds carry 64 bytes
+//! of data, with one of these attributes:
 //!
 //! 1. nodes: [`NodeInfo`], [`NodeDescription`];
 //! 2. ports: [`PortInfo`], [`GuidInfo`], [`PKeyTable`], [`SlToVlMappingTable`],
@@ -10,8 +10,8 @@
 //! 3. switches: [`SwitchInfo`], [`LinearForwardingTable`] and the other forwarding tables;
 //! 4. subnet managers: [`SmInfo`].
 //!
-//! A table that is longer than 64 bytes is sent in blocks. The attribute modifier has the number
-//! of the block; its fields are a layout, too, named after the table ([`PKeyTableModifier`]).
+//! A table that is longer than 64 bytes is sent in blocks. The attribute modifier contains the
+//! block number. Modifiers with several fields are layouts, too (such as [`PKeyTableModifier`]).
 
 mod forwarding_table;
 mod guid_info;
@@ -63,30 +63,30 @@ attributes! {
 }
 
 layout! {
-    /// A subnet management packet that is routed by LID (IBA 14.2.1.1).
+    /// A LID-routed SMP (IBA 14.2.1.1).
     pub struct LidSmp: 256 bytes {
         0:0    192  header: MadHeader,
-        /// The key that permits management of the receiving port.
+        /// The M_Key of the receiving port.
         24:0    64  m_key: MKey,
         64:0   512  data: [u8; 64],
     }
 }
 
 layout! {
-    /// A subnet management packet with a directed route, port by port (IBA 14.2.1.2).
+    /// A directed-route SMP: it contains its route as a list of ports (IBA 14.2.1.2).
     pub struct DirectedSmp: 256 bytes {
         0:0    192  header: MadHeader,
         24:0    64  m_key: MKey,
-        /// The LID of the requester if a part routed by LID comes before the directed one; else
-        /// permissive.
+        /// The LID of the requester if the directed route is preceded by a LID-routed part;
+        /// otherwise permissive.
         32:0    16  dr_slid: Lid,
-        /// The LID of the responder if a part routed by LID comes after the directed one; else
-        /// permissive.
+        /// The LID of the responder if the directed route is followed by a LID-routed part;
+        /// otherwise permissive.
         34:0    16  dr_dlid: Lid,
         64:0   512  data: [u8; 64],
-        /// The port by which the packet leaves for its n-th hop; there is no hop 0.
+        /// Entry n is the output port for hop n; there is no hop 0.
         128:0  512  initial_path: [u8; 64],
-        /// The input port of the n-th hop, by which the response leaves.
+        /// Entry n is the input port of hop n, which is the output port of the response.
         192:0  512  return_path: [u8; 64],
     }
 }
@@ -94,12 +94,12 @@ layout! {
 impl DirectedSmp {
     pub const HOPS_MAX: u8 = 63;
 
-    /// The current hop: half of the common header's class-specific field.
+    /// The current hop: the upper half of the class-specific field of the common header.
     pub const fn hop_pointer(&self) -> u8 {
         (self.header.class_specific >> 8) as u8
     }
 
-    /// How many hops there are; more than [`Self::HOPS_MAX`] in a packet that must be dropped.
+    /// The number of hops. A packet with more than [`Self::HOPS_MAX`] must be dropped.
     pub const fn hop_count(&self) -> u8 {
         self.header.class_specific as u8
     }

@@ -1,14 +1,14 @@
-//! The name of a node (IBA 14.2.5.2).
+//! NodeDescription: the name of a node (IBA 14.2.5.2).
 
 layout! {
-    /// The name of a node: UTF-8, filled up with zeros (IBA 14.2.5.2).
+    /// The name of a node: UTF-8, padded with zeros (IBA 14.2.5.2).
     pub struct NodeDescription: 64 bytes {
         0:0  512  bytes: [u8; 64],
     }
 }
 
 impl NodeDescription {
-    /// `text`, cut to 64 bytes at the boundary of a character.
+    /// Makes a description from `text`, truncated to 64 bytes at a character boundary.
     pub fn new(text: &str) -> Self {
         let len = text.floor_char_boundary(Self::LEN);
         let mut bytes = [0; Self::LEN];
@@ -16,7 +16,7 @@ impl NodeDescription {
         Self { bytes }
     }
 
-    /// The text, up to its end or to the first byte that is not UTF-8.
+    /// The text, up to the first zero or the first byte that is not UTF-8.
     pub fn text(&self) -> &str {
         let before_zero = self.bytes.split(|&byte| byte == 0).next().unwrap_or_default();
         before_zero.utf8_chunks().next().map_or("", |chunk| chunk.valid())

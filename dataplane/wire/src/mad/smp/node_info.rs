@@ -8,14 +8,14 @@ layout! {
         0:0    8  base_version: u8,
         1:0    8  class_version: u8,
         2:0    8  node_type: NodeType,
-        /// Physical ports: port 0 of a switch is not one.
+        /// Number of physical ports, without port 0 of a switch.
         3:0    8  num_ports: u8,
-        /// The same in all nodes of one system.
+        /// Identical in all nodes of one system.
         4:0   64  system_image_guid: Guid,
         12:0  64  node_guid: Guid,
-        /// Of the port that received the request; of port 0 in a switch.
+        /// GUID of the port that received the request; in a switch, of port 0.
         20:0  64  port_guid: Guid,
-        /// Entries of each port's P_Key table.
+        /// Number of entries in each port's P_Key table.
         28:0  16  partition_cap: u16,
         30:0  16  device_id: u16,
         32:0  32  revision: u32,
@@ -27,7 +27,7 @@ layout! {
 }
 
 codes! {
-    /// Kinds of node (IBA 14.2.5.3).
+    /// Node types (IBA 14.2.5.3).
     pub struct NodeType(u8) {
         CHANNEL_ADAPTER = 1,
         SWITCH = 2,

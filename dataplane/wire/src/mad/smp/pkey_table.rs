@@ -1,21 +1,21 @@
-//! The partitions of a port (IBA 14.2.5.7).
+//! The P_Key table of a port (IBA 14.2.5.7).
 
 use crate::keys::PKey;
 
 layout! {
-    /// 32 entries of a port's P_Key table (IBA 14.2.5.7).
+    /// A block of 32 entries of a port's P_Key table (IBA 14.2.5.7).
     pub struct PKeyTable: 64 bytes {
-        /// [`PKey::INVALID`] in an entry that is not in use.
+        /// The keys; [`PKey::INVALID`] in unused entries.
         0:0  512  p_keys: [PKey; 32],
     }
 }
 
 layout! {
-    /// The block and the port: the attribute modifier of [`PKeyTable`].
+    /// The attribute modifier of [`PKeyTable`]: port and block.
     pub struct PKeyTableModifier: 4 bytes {
-        /// Of a switch; at other nodes it is the port that received the request.
+        /// The port of a switch. Other nodes ignore it and use the port that received the request.
         0:0  16  port: u16,
-        /// The first entry is 32 times this.
+        /// The block number; block n begins at entry 32 * n.
         2:0  16  block: u16,
     }
 }

@@ -1,4 +1,4 @@
-//! Capabilities of a port and of the software behind it (IBA 14.2.5.6).
+//! Capability masks of a port (IBA 14.2.5.6).
 
 flags! {
     pub struct CapabilityMask(u32) {

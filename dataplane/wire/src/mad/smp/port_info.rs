@@ -1,4 +1,4 @@
-//! State, capabilities and settings of a port (IBA 14.2.5.6).
+//! PortInfo: state, capabilities and settings of a port (IBA 14.2.5.6).
 
 use super::port_link::rate;
 use super::{CapabilityMask, CapabilityMask2, LinkSpeed, LinkSpeedExt, LinkWidth, MKey};
@@ -11,13 +11,13 @@ layout! {
     pub struct PortInfo: 64 bytes {
         0:0   64  m_key: MKey,
         8:0   64  gid_prefix: u64,
-        /// First of the port's LIDs.
+        /// The base LID of the port.
         16:0  16  lid: Lid,
         18:0  16  master_sm_lid: Lid,
         20:0  32  capability_mask: CapabilityMask,
-        /// The port's health, in codes of the vendor; 0 is good.
+        /// Vendor-specific diagnostic code; 0 is good.
         24:0  16  diag_code: u16,
-        /// Seconds after a refusal until the M_Key protects no longer; 0 for never.
+        /// Seconds from an M_Key violation until the M_Key protection ends; 0 for never.
         26:0  16  m_key_lease_period: u16,
         /// Number of the port that received the request.
         28:0   8  local_port_num: u8,
@@ -27,28 +27,29 @@ layout! {
         32:0   4  link_speed_supported: LinkSpeed,
         32:4   4  port_state: PortState,
         33:0   4  port_phys_state: PortPhysState,
-        /// The state of the port while the link is down: sleep or poll.
+        /// The physical state of the port while the link is down: sleep or polling.
         33:4   4  link_down_default_state: PortPhysState,
         34:0   2  m_key_protection: MKeyProtection,
         /// The port has 2^lmc LIDs.
         34:5   3  lmc: u8,
-        /// Speed that the link has, unless it has an extended one.
+        /// The active speed, unless an extended speed is active.
         35:0   4  link_speed_active: LinkSpeed,
         35:4   4  link_speed_enabled: LinkSpeed,
-        /// Largest payload that the other end of the link takes.
+        /// Largest payload that the neighbor port accepts.
         36:0   4  neighbor_mtu: Mtu,
         36:4   4  master_sm_sl: u8,
         37:0   4  vl_cap: VlCap,
         37:4   4  init_type: u8,
-        /// How much high-priority lanes may send in a row, in units of 4096 bytes.
+        /// How much the high-priority VLs may send before a low-priority VL, in units of 4096
+        /// bytes.
         38:0   8  vl_high_limit: u8,
         39:0   8  vl_arbitration_high_cap: u8,
         40:0   8  vl_arbitration_low_cap: u8,
         41:0   4  init_type_reply: u8,
         41:4   4  mtu_cap: Mtu,
-        /// Packets dropped in a row after which a VL is stalled.
+        /// Number of consecutive dropped packets after which a VL is stalled.
         42:0   3  vl_stall_count: u8,
-        /// How long a packet can wait at the head of a queue; above 19 for ever.
+        /// How long a packet can wait at the head of a queue; codes above 19 are no limit.
         42:3   5  hoq_life: TimeCode,
         43:0   4  operational_vls: VlCap,
         43:4   1  partition_enforcement_inbound: bool,
@@ -59,22 +60,22 @@ layout! {
         46:0  16  p_key_violations: u16,
         48:0  16  q_key_violations: u16,
         50:0   8  guid_cap: u8,
-        /// Clients have to reregister: join their groups and subscribe again.
+        /// Clients must reregister: join their multicast groups and subscribe to notices again.
         51:0   1  client_reregister: bool,
-        /// Whether group packets of other partitions are trapped less.
+        /// Whether the port suppresses traps for multicast packets with a wrong P_Key.
         51:1   2  multicast_p_key_trap_suppression: u8,
-        /// The longest lifetime of a packet in the subnet.
+        /// The maximum lifetime of a packet in the subnet.
         51:3   5  subnet_timeout: TimeCode,
         52:3   5  resp_time_value: TimeCode,
-        /// Errors after which local link integrity counts as violated.
+        /// Number of errors that raises a local link integrity error.
         53:0   4  local_phy_errors: u8,
-        /// Overruns in a row after which they count as excessive.
+        /// Number of consecutive buffer overruns that raises an excessive overrun error.
         53:4   4  overrun_errors: u8,
         54:0  16  max_credit_hint: u16,
-        /// Time to the other end and back, in units of 4 ns.
+        /// Round-trip time of the link, in units of 4 ns.
         57:0  24  link_round_trip_latency: u32,
         60:0  16  capability_mask2: CapabilityMask2,
-        /// Speed that the link has, if above 10 Gb/s.
+        /// The active speed, if above 10 Gb/s per lane.
         62:0   4  link_speed_ext_active: LinkSpeedExt,
         62:4   4  link_speed_ext_supported: LinkSpeedExt,
         63:3   5  link_speed_ext_enabled: LinkSpeedExt,
@@ -82,28 +83,29 @@ layout! {
 }
 
 layout! {
-    /// The port: the attribute modifier of [`PortInfo`].
+    /// The attribute modifier of [`PortInfo`].
     pub struct PortInfoModifier: 4 bytes {
         0:0  1  knows_extended_speeds: bool,
-        /// 0 at an adapter is the port that received the request.
+        /// The port; for an adapter, 0 is the port that received the request.
         3:0  8  port: u8,
     }
 }
 
 codes! {
-    /// The M_Key protection level (IBA 14.2.4.1): reads that need the M_Key. Sets always need it.
+    /// The M_Key protection level: what a Get without the M_Key can read (IBA 14.2.4.1). A Set
+    /// always needs the M_Key.
     pub struct MKeyProtection(u8) {
-        /// Everything can be read, the key itself too.
+        /// Everything, including the M_Key.
         NONE = 0,
-        /// Everything can be read, the key as 0.
+        /// Everything, but the M_Key reads as 0.
         KEY_HIDDEN = 1,
-        /// Nothing can be read; 3 means the same.
+        /// Nothing; level 3 means the same.
         NO_READ = 2,
     }
 }
 
 codes! {
-    /// How many data lanes (IBA 14.2.5.6).
+    /// Number of data VLs (IBA 14.2.5.6).
     pub struct VlCap(u8) {
         VL0 = 1,
         VL0_1 = 2,
@@ -114,7 +116,7 @@ codes! {
 }
 
 impl VlCap {
-    /// How many data lanes; none for a code that means no number.
+    /// Number of data VLs; `None` for an undefined code.
     pub const fn lanes(self) -> Option<u8> {
         match self {
             Self::VL0 => Some(1),
@@ -128,7 +130,8 @@ impl VlCap {
 }
 
 impl PortInfo {
-    /// The rate that the link runs at; none if it has no width or no speed.
+    /// The active rate of the link; `None` if the active width or speed is not a single known
+    /// value.
     pub fn rate(&self) -> Option<Rate> {
         rate(self.link_width_active, self.link_speed_active, self.link_speed_ext_active)
     }
@@ -138,7 +141,7 @@ impl PortInfo {
 mod tests {
     use super::*;
 
-    /// Values that no two fields near each other share, and all bits of the narrow ones count.
+    /// Neighboring fields have different values, so that a test detects a wrong offset.
     fn distinct() -> PortInfo {
         PortInfo {
             m_key: MKey(0x0102_0304_0506_0708),

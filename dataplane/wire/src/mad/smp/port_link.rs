@@ -1,4 +1,4 @@
-//! The link of a port: its states, width and speed (IBA 14.2.5.6, 7.2.7).
+//! States, width and speed of a port's link (IBA 14.2.5.6, 7.2.7).
 
 use crate::units::Rate;
 
@@ -11,7 +11,7 @@ codes! {
         INITIALIZE = 2,
         ARMED = 3,
         ACTIVE = 4,
-        /// As verbs report it; never in PortInfo.
+        /// Reported by verbs only; never in PortInfo.
         ACTIVE_DEFER = 5,
     }
 }
@@ -43,10 +43,10 @@ flags! {
 }
 
 impl LinkWidth {
-    /// In a Set: enables all that are supported.
+    /// In a Set: enables all supported widths.
     pub const ALL_SUPPORTED: Self = Self(0xff);
 
-    /// How many lanes; none unless this is exactly one width.
+    /// Number of lanes; `None` unless exactly one width is set.
     pub const fn lanes(self) -> Option<u32> {
         match self {
             Self::X1 => Some(1),
@@ -69,10 +69,10 @@ flags! {
 }
 
 impl LinkSpeed {
-    /// In a Set: enables all that are supported.
+    /// In a Set: enables all supported speeds.
     pub const ALL_SUPPORTED: Self = Self(0xf);
 
-    /// Nominal Mb/s of a lane; none unless this is exactly one speed.
+    /// Nominal Mb/s per lane; `None` unless exactly one speed is set.
     pub const fn lane_megabits(self) -> Option<u32> {
         match self {
             Self::SDR => Some(2_500),
@@ -94,7 +94,7 @@ flags! {
 }
 
 impl LinkSpeedExt {
-    /// Nominal Mb/s of a lane; none unless this is exactly one speed.
+    /// Nominal Mb/s per lane; `None` unless exactly one speed is set.
     pub const fn lane_megabits(self) -> Option<u32> {
         match self {
             Self::FDR => Some(14_000),
@@ -106,8 +106,9 @@ impl LinkSpeedExt {
     }
 }
 
-/// The rate of a link with this width, and the speed of `speed_ext` if it has one, else of `speed`.
-/// `None` unless each is exactly one and the product is a [`Rate`], which 12x NDR is not.
+/// The rate of a link with this width and speed. `speed_ext` takes precedence over `speed` if it is
+/// not zero. `None` unless exactly one width and one speed are set and their product is a [`Rate`];
+/// the product of 12x NDR is not.
 pub(super) fn rate(width: LinkWidth, speed: LinkSpeed, speed_ext: LinkSpeedExt) -> Option<Rate> {
     let lane_megabits = if speed_ext == LinkSpeedExt::NONE {
         speed.lane_megabits()?

@@ -2,18 +2,18 @@
 
 layout! {
     pub struct SlToVlMappingTable: 8 bytes {
-        /// By service level; VL 15 drops the packet.
+        /// The VL of each service level; VL 15 drops the packet.
         0:0  64  lanes: [u8; 16],
     }
 }
 
 layout! {
-    /// Between which ports of a switch: the attribute modifier of [`SlToVlMappingTable`], 0 for
+    /// The attribute modifier of [`SlToVlMappingTable`]: input and output port of a switch; 0 for
     /// other nodes.
     pub struct SlToVlModifier: 4 bytes {
-        /// Set it for all input ports, if the switch can.
+        /// Sets the table for all input ports, if the switch supports that.
         1:6  1  all_input_ports: bool,
-        /// Set it for all output ports, if the switch can.
+        /// Sets the table for all output ports, if the switch supports that.
         1:7  1  all_output_ports: bool,
         2:0  8  input_port: u8,
         3:0  8  output_port: u8,

@@ -6,18 +6,18 @@ use crate::address::Guid;
 layout! {
     pub struct SmInfo: 21 bytes {
         0:0   64  guid: Guid,
-        /// The SM_Key; 0 in answers to untrusted managers.
+        /// The SM_Key; 0 in responses to untrusted subnet managers.
         8:0   64  sm_key: SmKey,
-        /// Increases while the manager works: a sign of life.
+        /// Activity counter: increases while the subnet manager is alive.
         16:0  32  act_count: u32,
-        /// The highest one becomes master.
+        /// The subnet manager with the highest priority becomes master.
         20:0   4  priority: u8,
         20:4   4  state: SmState,
     }
 }
 
 codes! {
-    /// Part of a subnet manager among several (IBA 14.4.1).
+    /// State of a subnet manager (IBA 14.4.1).
     pub struct SmState(u8) {
         NOT_ACTIVE = 0,
         DISCOVERING = 1,
@@ -27,7 +27,8 @@ codes! {
 }
 
 codes! {
-    /// The control of another manager: the attribute modifier of a Set of [`SmInfo`] (IBA 14.4.1).
+    /// A control packet to another subnet manager: the attribute modifier of a Set of [`SmInfo`]
+    /// (IBA 14.4.1).
     pub struct SmControl(u32) {
         HANDOVER = 1,
         ACKNOWLEDGE = 2,

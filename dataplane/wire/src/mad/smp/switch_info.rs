@@ -1,4 +1,4 @@
-//! Forwarding capabilities and settings of a switch (IBA 14.2.5.4).
+//! SwitchInfo: forwarding capabilities and settings of a switch (IBA 14.2.5.4).
 
 use crate::address::Lid;
 use crate::units::TimeCode;
@@ -8,31 +8,31 @@ layout! {
         0:0   16  linear_fdb_cap: u16,
         2:0   16  random_fdb_cap: u16,
         4:0   16  multicast_fdb_cap: u16,
-        /// The last LID that the linear table forwards.
+        /// The last LID in the linear forwarding table.
         6:0   16  linear_fdb_top: Lid,
-        /// The output port of LIDs that the random table does not have.
+        /// The output port for LIDs that are not in the random forwarding table.
         8:0    8  default_port: u8,
-        /// The output port of unknown groups, unless the packet entered there.
+        /// The output port for unknown multicast groups, unless the packet entered at this port.
         9:0    8  default_multicast_primary_port: u8,
-        /// The output port of unknown groups for packets that entered at the primary port.
+        /// The output port for unknown multicast groups if the packet entered at the primary port.
         10:0   8  default_multicast_not_primary_port: u8,
-        /// How long a packet can stay here; above 19 for ever.
+        /// How long a packet can stay in the switch; codes above 19 are no limit.
         11:0   5  life_time: TimeCode,
-        /// Some port's state has changed. Writing 1 clears it.
+        /// The state of a port has changed. Writing 1 clears this bit.
         11:5   1  port_state_change: bool,
-        /// Bit 0: the service level tables of many ports can be set at once.
+        /// Bit 0: one Set can change the SL to VL mapping tables of many ports.
         11:6   2  optimized_sl_to_vl: u8,
-        /// How many LIDs a port can have at the random table.
+        /// Number of LIDs that a port can have in the random forwarding table.
         12:0  16  lids_per_port: u16,
-        /// Entries of each external port's P_Key table.
+        /// Number of entries in each external port's P_Key table.
         14:0  16  partition_enforcement_cap: u16,
         16:0   1  inbound_enforcement_cap: bool,
         16:1   1  outbound_enforcement_cap: bool,
         16:2   1  filter_raw_inbound_cap: bool,
         16:3   1  filter_raw_outbound_cap: bool,
-        /// Port 0 is as capable as an adapter's port.
+        /// Port 0 has the capabilities of an adapter port.
         16:4   1  enhanced_port_0: bool,
-        /// The last LID that the multicast table forwards.
+        /// The last LID in the multicast forwarding table.
         18:0  16  multicast_fdb_top: Lid,
     }
 }

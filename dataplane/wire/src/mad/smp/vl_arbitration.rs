@@ -1,9 +1,9 @@
-//! VL arbitration table (IBA 14.2.5.9).
+//! The VL arbitration tables of a port (IBA 14.2.5.9).
 
 layout! {
-    /// Half of one of a port's two arbitration tables (IBA 14.2.5.9).
+    /// Half of a port's high-priority or low-priority arbitration table (IBA 14.2.5.9).
     pub struct VlArbitrationTable: 64 bytes {
-        /// In the order of their turns.
+        /// The entries in the order of service.
         0:0  512  entries: [VlWeight; 32],
     }
 }
@@ -11,22 +11,22 @@ layout! {
 layout! {
     pub struct VlWeight: 2 bytes {
         0:4  4  lane: u8,
-        /// How much it may send, in units of 64 bytes; 0 skips it.
+        /// How much the VL may send, in units of 64 bytes; 0 skips the entry.
         1:0  8  weight: u8,
     }
 }
 
 layout! {
-    /// Which half of which table: the attribute modifier of [`VlArbitrationTable`].
+    /// The attribute modifier of [`VlArbitrationTable`]: the table and half, and the port.
     pub struct VlArbitrationModifier: 4 bytes {
         0:0  16  part: VlPart,
-        /// The output port, of a switch.
+        /// The output port of a switch.
         2:0  16  port: u16,
     }
 }
 
 codes! {
-    /// The halves of the two tables.
+    /// A half of the low-priority or high-priority table.
     pub struct VlPart(u16) {
         LOW_FIRST = 1,
         LOW_LAST = 2,
