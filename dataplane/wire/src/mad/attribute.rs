@@ -6,7 +6,7 @@
 use super::AttributeId;
 use crate::layout::{Field, Layout};
 
-/// Implements [`Attribute`](crate::mad::Attribute) for layouts, with these IDs.
+/// Implements [`Attribute`] for layouts, with these IDs.
 macro_rules! attributes {
     ($($attribute:ident = $id:literal),* $(,)?) => {$(
         impl $crate::mad::Attribute for $attribute {
