@@ -188,15 +188,15 @@ impl RdmaCm {
     }
 
     fn migrate(&mut self, file: FileId, number: u32, from: FileId) -> Answered {
-        let id = self.id_mut(file, number)?;
-        if id.file != from {
+        if self.id_at(file, number)?.file != from {
             return Err(RdmaCmError::Invalid);
         }
+        if from != file && !self.move_events(number, from, file) {
+            return Err(RdmaCmError::NoMemory);
+        }
+        let id = self.id_mut(file, number)?;
         id.file = file;
         let taken = id.events_taken;
-        if from != file {
-            self.move_events(number, from, file);
-        }
         Ok(self.answer_with_revoked(taken, from))
     }
 }

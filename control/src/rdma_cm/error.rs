@@ -7,7 +7,7 @@ pub enum RdmaCmError {
     NoId,
     #[error("there is no event to take")]
     NoEvent,
-    #[error("no more IDs or connections are free")]
+    #[error("a limit is reached: destroy IDs, end connections, or take events")]
     NoMemory,
     #[error("no address of this host")]
     NoAddress,

@@ -44,6 +44,10 @@ impl EventFile {
         fits
     }
 
+    fn count(&self, id: u32) -> usize {
+        self.queue.iter().filter(|event| event.is_of(id)).count()
+    }
+
     fn remove(&mut self, id: u32) -> Vec<Event> {
         let all = std::mem::take(&mut self.queue).into_iter();
         let (removed, kept): (Vec<_>, Vec<_>) = all.partition(|event| event.is_of(id));
@@ -103,13 +107,19 @@ impl RdmaCm {
         Ok(event.bytes)
     }
 
-    /// Moves the events of an ID to another file.
-    pub(super) fn move_events(&mut self, number: u32, from: FileId, to: FileId) {
+    /// Moves the events of an ID to another file. Returns `false` and moves none if that file would
+    /// have more than [`EVENTS_MAX`] events: a lost request would stay with its peer until a
+    /// timeout.
+    pub(super) fn move_events(&mut self, number: u32, from: FileId, to: FileId) -> bool {
+        let count = self.files.get(&from).map_or(0, |file| file.count(number));
+        let fits = |file: &EventFile| file.queue.len() + count <= EVENTS_MAX;
+        if !self.files.get(&to).is_some_and(fits) {
+            return false;
+        }
         let moved = self.files.get_mut(&from).map(|file| file.remove(number)).unwrap_or_default();
         if let Some(file) = self.files.get_mut(&to) {
-            moved.into_iter().for_each(|event| {
-                file.push(event);
-            });
+            moved.into_iter().for_each(|event| _ = file.push(event));
         }
+        true
     }
 }

@@ -1,5 +1,6 @@
 //! Tests of programs on two hosts, by the bytes of the kernel interface, in virtual time.
 
+use super::abi::EventKind;
 use super::*;
 use crate::mad::MadAddress;
 use pollux_wire::address::Lid;
@@ -503,6 +504,33 @@ fn events_go_along_with_an_id_to_another_file() {
     client.tokens = client.cm.take_announcements(client.file);
     client.expect(world.now, ADDRESS_RESOLVED);
     assert_eq!(client.destroy(world.now, id), 1);
+}
+
+#[test]
+fn an_id_whose_events_do_not_fit_into_another_file_stays() {
+    let mut world = World::new();
+    let listener = world.hosts[0].listener(world.now, TCP, 1);
+    let id = world.routed(7, TCP);
+    world.hosts[1].parameters(world.now, id, None, b"", 0x111).unwrap();
+    world.settle();
+    let host = &mut world.hosts[0];
+    let (from, full) = (host.file, host.cm.open(host.program).unwrap());
+    host.file = full;
+    let other = host.create(world.now, 8, TCP);
+    let nothing = commands::nothing();
+    (1..EVENTS_MAX).for_each(|_| host.cm.emit(other, EventKind::AddressResolved, 0, &nothing));
+    let migrate = |host: &mut Host, id: u32| {
+        let fields: [(usize, &[u8]); 2] = [(8, &id.to_ne_bytes()), (12, &from.0.to_ne_bytes())];
+        let bytes = command(18, 16, 4, &fields);
+        host.cm.handle_command(world.now, host.program, full, &bytes).map(|moved| moved.revoked)
+    };
+    host.cm.emit(other, EventKind::AddressResolved, 0, &nothing);
+    assert_eq!(migrate(host, listener), Err(RdmaCmError::NoMemory));
+    host.cm.take_event(full).unwrap();
+    assert_eq!(migrate(host, listener), Ok(1), "there is space for one event now");
+    host.cm.destroy(world.now, other);
+    let request = host.cm.take_event(full).unwrap();
+    assert_eq!(Event(request).kind(), CONNECT_REQUEST);
 }
 
 #[test]
