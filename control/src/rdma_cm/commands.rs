@@ -158,6 +158,7 @@ impl RdmaCm {
         let (space, port) = (id.space, source.port());
         self.ports.listen(space, port, number)?;
         if self.cm.listen(space.service_id(port), [0; 148]).is_err() {
+            self.ports.unlisten(space, port, number);
             return Err(RdmaCmError::NoMemory);
         }
         let backlog = match backlog as usize {

@@ -93,6 +93,12 @@ impl Ports {
         Ok(())
     }
 
+    /// Ends the listening of an ID, which stays bound.
+    pub(super) fn unlisten(&mut self, space: PortSpace, port: u16, id: u32) {
+        let Some(all) = self.bound.get_mut(&(space, port)) else { return };
+        all.iter_mut().filter(|one| one.id == id).for_each(|one| one.listens = false);
+    }
+
     pub(super) fn unbind(&mut self, space: PortSpace, port: u16, id: u32) {
         let Some(all) = self.bound.get_mut(&(space, port)) else { return };
         all.retain(|one| one.id != id);

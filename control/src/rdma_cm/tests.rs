@@ -5,6 +5,8 @@ use super::*;
 use crate::mad::MadAddress;
 use pollux_wire::address::Lid;
 use pollux_wire::keys::PKey;
+use pollux_wire::mad::cm::ip_service::PortSpace;
+use pollux_wire::mad::service_id::ServiceId;
 use pollux_wire::mad::smp::PortState;
 use pollux_wire::units::Mtu;
 use proptest::prelude::*;
@@ -531,6 +533,22 @@ fn an_id_whose_events_do_not_fit_into_another_file_stays() {
     host.cm.destroy(world.now, other);
     let request = host.cm.take_event(full).unwrap();
     assert_eq!(Event(request).kind(), CONNECT_REQUEST);
+}
+
+#[test]
+fn a_listener_that_the_connection_manager_refuses_stays_bound() {
+    let mut world = World::new();
+    let [host, _] = &mut world.hosts;
+    let (now, ip) = (world.now, host.ip);
+    let numbers = || (1_u64..).map(ServiceId);
+    let count = numbers().take_while(|id| host.cm.cm.listen(*id, [0; 148]).is_ok()).count();
+    let id = host.create(now, 1, TCP);
+    host.bind(now, id, ip, PORT).unwrap();
+    assert_eq!(host.listen(now, id, 0), Err(RdmaCmError::NoMemory));
+    assert!(!host.cm.ports.has_listener(PortSpace::TCP, PORT), "it listens nowhere");
+    numbers().take(count).for_each(|id| host.cm.cm.unlisten(id));
+    assert_eq!(host.listen(now, id, 0), Ok(()));
+    assert_eq!(host.cm.ports.listener(PortSpace::TCP, PORT, ip.into()), Some(id));
 }
 
 #[test]
