@@ -101,7 +101,7 @@ impl Group {
         }
     }
 
-    const fn is_full_member(&self) -> bool {
+    pub(super) const fn is_full_member(&self) -> bool {
         matches!(self.state, GroupState::Joined { membership: GroupMembership::Full, .. })
     }
 

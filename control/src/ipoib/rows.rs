@@ -34,8 +34,10 @@ pub const GROUP_STATES: [&str; 5] = ["asked", "joined", "send-only", "missing", 
 pub struct GroupRow {
     pub mgid: Gid,
     pub mlid: Option<Lid>,
-    /// Whether the group is wanted: with full membership, not send-only.
-    pub is_heard: bool,
+    /// Whether a full membership is wanted, which may not exist yet.
+    pub is_wanted: bool,
+    /// Whether packets to the group are received.
+    pub is_full_member: bool,
     pub state: &'static str,
     pub why: String,
     pub since: Time,
@@ -177,10 +179,17 @@ impl IpoibInterface {
                 GroupState::Missing { .. } => ("missing", "it has no members".into()),
                 GroupState::Failed { error, .. } => ("refused", error.to_string()),
             };
-            let mlid = group.record().map(|record| record.mlid);
-            let (mgid, is_heard, since) = (group.mgid, group.is_wanted(), group.since);
-            let (until, pending) = (group.due(), group.pending.len());
-            GroupRow { mgid, mlid, is_heard, state, why, since, until, pending }
+            GroupRow {
+                mgid: group.mgid,
+                mlid: group.record().map(|record| record.mlid),
+                is_wanted: group.is_wanted(),
+                is_full_member: group.is_full_member(),
+                state,
+                why,
+                since: group.since,
+                until: group.due(),
+                pending: group.pending.len(),
+            }
         })
     }
 

@@ -342,7 +342,7 @@ fn groups_are_joined_to_send_and_fall_back_to_all_routers() {
     assert!(world.reaches(0, 1, &datagram, SECOND));
     assert_eq!(world.hosts[0].slow_path, slow_path, "the data path sends datagrams to the group");
     let rows: Vec<_> = world.hosts[0].interface.group_rows().collect();
-    assert!(rows.iter().any(|row| row.state == "send-only" && !row.is_heard), "{rows:?}");
+    assert!(rows.iter().any(|row| row.state == "send-only" && !row.is_full_member), "{rows:?}");
 
     let now = world.now;
     world.hosts[1].interface.leave(now, group);

@@ -58,7 +58,7 @@ fn a_group_is_made_like_the_broadcast_group() {
     world.settle();
     let rows: Vec<_> = world.hosts[0].interface.group_rows().collect();
     let row = rows.iter().find(|row| row.mgid == mgid).unwrap();
-    assert_eq!((row.state, row.is_heard), ("joined", true));
+    assert_eq!((row.state, row.is_full_member), ("joined", true));
     let long = packet(v4(2), group, &[7; 4000]);
     assert!(world.reaches(1, 0, &long, Duration::from_secs(1)), "its datagrams are as long");
     let sender = &world.hosts[1].port_driver;
@@ -167,10 +167,11 @@ fn state(alone: &Alone) -> String {
         assert!(!alone.port_driver.attached.contains_key(&mgid()), "heard by nobody");
         return "none".into();
     };
-    let GroupRow { is_heard, state, until, pending, .. } = row;
+    let GroupRow { is_wanted, is_full_member, state, until, pending, .. } = row;
     let is_attached = alone.port_driver.attached.contains_key(&mgid());
-    assert_eq!(is_attached, state == "joined", "{state}, wanted: {is_heard}");
-    let wanted = if is_heard { ", wanted" } else { "" };
+    assert_eq!(is_attached, state == "joined", "{state}, wanted: {is_wanted}");
+    assert_eq!(is_attached, is_full_member, "{state}");
+    let wanted = if is_wanted { ", wanted" } else { "" };
     let until = until.map(|until| until.since_start() - alone.now.since_start());
     let until = until.map_or(String::new(), |until| format!(", {} s", until.as_secs()));
     let pending = if pending > 0 { format!(", {pending} wait") } else { String::new() };

@@ -138,7 +138,7 @@ pub(super) fn groups(now: Time, name: &str, one: &IpoibLink) -> Vec<GroupStatus>
             group: row.mgid.to_string(),
             lid: row.mlid.map(|lid| format!("{:#06x}", lid.0)),
             state: row.state.into(),
-            receives: row.is_heard,
+            receives: row.is_full_member,
             why: row.why,
             seconds: now.since(row.since).as_secs(),
             pending: row.pending,
