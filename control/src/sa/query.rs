@@ -143,6 +143,10 @@ fn record<R: Record>(answer: &SaMad) -> Result<R, SaError> {
 
 /// The path of an answer, with the GIDs of the query. Its destination LID must be unicast and its
 /// MTU valid.
+///
+/// Why the GIDs of an answer are not compared with those of the query: an SA may answer with
+/// another GID of the same port, such as the one with the other subnet prefix. Linux's IPoIB also
+/// keeps the GID that it queried. The transaction ID and the SA's LID identify the answer.
 fn read_path(query: &SaQuery, answer: &SaMad) -> Result<PathRecord, SaError> {
     let asked: PathRecord = record(&query.0)?;
     let path: PathRecord = record(answer)?;
