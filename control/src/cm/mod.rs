@@ -73,9 +73,12 @@ pub enum CmError {
     NotThere(ConnectionKey),
     #[error("a connection in state '{0}' cannot do this")]
     WrongState(Phase),
-    /// The limit of connections, listeners, or unpolled events is reached, or the key is in use.
-    #[error("no room for another connection: poll events, or end some")]
+    #[error("the limit of connections or unpolled events is reached: end connections, or poll")]
     Full,
+    #[error("the limit of listeners is reached: end listeners")]
+    ListenersFull,
+    #[error("there is a connection {} already: use a new key", .0.comm_id())]
+    KeyInUse(ConnectionKey),
 }
 
 /// The side of a connection: requester or listener.
@@ -134,7 +137,7 @@ impl Cm {
         private_data: [u8; 148],
     ) -> Result<(), CmError> {
         if self.listeners.len() >= self.out.config.listeners_max {
-            return Err(CmError::Full);
+            return Err(CmError::ListenersFull);
         }
         self.listeners.insert(service_id, Arc::new(private_data));
         Ok(())
@@ -163,7 +166,10 @@ impl Cm {
         key: ConnectionKey,
         mut connect: Connect,
     ) -> Result<(), CmError> {
-        if self.is_full() || self.connections.contains_key(&key.comm_id()) {
+        if self.connections.contains_key(&key.comm_id()) {
+            return Err(CmError::KeyInUse(key));
+        }
+        if self.is_full() {
             return Err(CmError::Full);
         }
         connect.req.local_comm_id = key.comm_id();

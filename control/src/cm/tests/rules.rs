@@ -9,6 +9,7 @@ use pollux_verbs::time::Time;
 use pollux_wire::address::{Gid, Guid, Lid, Qpn};
 use pollux_wire::keys::PKey;
 use pollux_wire::mad::cm::*;
+use pollux_wire::mad::service_id::ServiceId;
 use pollux_wire::psn::Psn;
 use pollux_wire::units::TimeCode;
 use std::time::Duration;
@@ -299,6 +300,20 @@ fn a_full_table_fails_connect_and_ignores_requests() {
     let connect = Connect { to: address(1), req, packet_life_time: LIFE_TIME };
     let (now, key) = (world.now, world.sides[0].cm.new_key());
     assert_eq!(world.sides[0].cm.connect(now, key, connect), Err(CmError::Full));
+}
+
+#[test]
+fn an_error_names_the_limit_that_is_reached() {
+    let mut world = World::with(1, |config| CmConfig { listeners_max: 1, ..config });
+    let side = &mut world.sides[0].cm;
+    let text = |result: Result<(), CmError>| result.unwrap_err().to_string();
+    let too_many = (1..=2).map(|number| side.listen(ServiceId(number), [0; 148])).last().unwrap();
+    assert!(text(too_many).contains("listener"));
+    let req = request(0, 1, Qpn(5));
+    let connect = Connect { to: address(1), req, packet_life_time: LIFE_TIME };
+    let key = side.new_key();
+    side.connect(world.now, key, connect).unwrap();
+    assert!(text(side.connect(world.now, key, connect)).contains(&key.comm_id().to_string()));
 }
 
 #[test]
