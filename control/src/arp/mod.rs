@@ -112,12 +112,10 @@ impl<L: InterfaceAddress> Arp<L> {
         self.own.remove(&ip);
     }
 
-    /// Sets a new link address, and announces it for each of our addresses (RFC 4391 9.4).
-    pub fn set_link_address(&mut self, now: Time, link: L) {
+    /// Sets a new link address. The interface adds its addresses again after a change, which
+    /// announces it for each of them (RFC 4391 9.4).
+    pub const fn set_link_address(&mut self, link: L) {
         self.link = link;
-        for state in self.own.values_mut().filter(|state| state.is_ours()) {
-            *state = OwnState::announcing(now, true);
-        }
     }
 
     /// Registers a host: requests for its address are answered here. Returns `false` if there are

@@ -98,7 +98,7 @@ impl OwnState {
     }
 
     /// The first of the announcing states: the address is in use.
-    pub(super) const fn announcing(now: Time, is_alone: bool) -> Self {
+    const fn announcing(now: Time, is_alone: bool) -> Self {
         Self::Announcing { sent: 0, until: now, is_alone }
     }
 

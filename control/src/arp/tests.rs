@@ -188,12 +188,23 @@ fn a_held_address_is_defended_once_in_a_while() {
 #[test]
 fn a_new_own_queue_pair_is_announced() {
     let mut arp = arp();
-    arp.set_link_address(at(20_000), link(8));
+    arp.remove(OURS);
+    arp.set_link_address(link(8));
+    assert!(arp.add(at(20_000), OURS, Probes::None));
     arp.handle_timeout(at(20_000));
     let said = sent(&mut arp);
     let [(EVERYONE, announcement)] = said[..] else { panic!("{said:?}") };
     assert_eq!((announcement.sender_hardware, announcement.sender_protocol), (link(8), OURS));
     assert_eq!(announcement.target_protocol, OURS);
+}
+
+#[test]
+fn an_unprobed_address_is_ceded_also_after_a_new_link_address() {
+    let mut arp = Arp::new(link(2), 1);
+    assert!(arp.add(at(0), OURS, Probes::None));
+    arp.set_link_address(link(8));
+    arp.handle_packet(at(0), &request((link(3), OURS), THEIRS));
+    assert_eq!(events(&mut arp)[..2], [ArpEvent::Held(OURS), ArpEvent::Ceded(OURS, link(3))]);
 }
 
 // req: slides-static

@@ -99,7 +99,7 @@ impl IpoibInterface {
     /// Claims all addresses when the interface has come up.
     pub(super) fn claim_addresses(&mut self, now: Time) {
         let link = self.link_address();
-        self.arp.set_link_address(now, link);
+        self.arp.set_link_address(link);
         self.nd.set_link_address(link);
         for (ip, link) in self.config.neighbors.clone() {
             self.neighbors.set_permanent(now, ip, link);
