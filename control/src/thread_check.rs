@@ -24,7 +24,7 @@ pub fn as_worker<R>(work: impl FnOnce() -> R) -> R {
 }
 
 pub(crate) fn assert_no_worker_thread() {
-    debug_assert!(!IS_WORKER.get(), "protocol code runs on the thread of a worker");
+    debug_assert!(!IS_WORKER.get(), "protocol code runs on a worker thread");
 }
 
 #[cfg(test)]

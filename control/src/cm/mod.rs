@@ -73,7 +73,9 @@ pub enum CmError {
     NotThere(ConnectionKey),
     #[error("a connection in state '{0}' cannot do this")]
     WrongState(Phase),
-    #[error("the limit of connections or unpolled events is reached: end connections, or poll")]
+    #[error(
+        "the limit of connections or unpolled events is reached: end connections, or poll events"
+    )]
     Full,
     #[error("the limit of listeners is reached: end listeners")]
     ListenersFull,

@@ -90,8 +90,10 @@ impl InterfaceState {
     fn words(&self, has_administrator: bool) -> (&'static str, String, Option<&'static str>) {
         const ADMINISTRATOR: &str = "the subnet administrator";
         match self {
-            Self::NoPort => ("down", "nothing is known of the port".into(), Some("the port")),
-            Self::Closed => ("closed", "it was taken down".into(), Some("to be taken up")),
+            Self::NoPort => ("down", "the port state is not known yet".into(), Some("the port")),
+            Self::Closed => {
+                ("closed", "set down by the operator".into(), Some("an operator to set it up"))
+            }
             Self::PortDown(state) => {
                 let why = format!("the port carries no traffic: its state is {state:?}");
                 ("down", why, Some("a link, and a subnet manager that makes it active"))
@@ -108,21 +110,21 @@ impl InterfaceState {
                 ("joining", "the port knows no subnet manager".into(), Some("a subnet manager"))
             }
             Self::Joining { creates: false, .. } => {
-                ("joining", "the broadcast group is asked for".into(), Some(ADMINISTRATOR))
+                ("joining", "the broadcast group is being joined".into(), Some(ADMINISTRATOR))
             }
             Self::Joining { creates: true, .. } => {
-                ("joining", "the broadcast group is to be made".into(), Some(ADMINISTRATOR))
+                ("joining", "the broadcast group is being created".into(), Some(ADMINISTRATOR))
             }
             Self::Paused { error, failures, .. } => {
                 let why = format!("the broadcast group was not joined, {failures} times: {error}");
-                ("waiting", why, Some("the time to ask again"))
+                ("waiting", why, Some("the next join retry"))
             }
             Self::TooSmall { mtu, least, .. } => {
                 let why = format!(
                     "the link's datagrams take packets of {mtu} bytes, and {least} are needed: \
                      make the broadcast group's MTU larger, or turn IPv6 off"
                 );
-                ("waiting", why, Some("the time to look again"))
+                ("waiting", why, Some("the next check of the MTU"))
             }
             Self::Up { .. } => ("up", "the broadcast group is joined".into(), None),
         }

@@ -277,7 +277,7 @@ impl<P, L: InterfaceAddress> Neighbors<P, L> {
 
     /// Handles a hint that the neighbor may be unreachable: no path, a broken connection.
     pub fn handle_stale_hint(&mut self, now: Time, ip: IpAddr) {
-        self.step(now, ip, Input::StaleHint, "doubted from above");
+        self.step(now, ip, Input::StaleHint, "stale by a hint from an upper protocol");
     }
 
     /// The known address of a neighbor; does not count as use.

@@ -159,10 +159,10 @@ impl<L: InterfaceAddress> State<L> {
 
     pub const fn waits_for(&self) -> &'static str {
         match self {
-            Self::Incomplete { .. } => "an answer to everyone's question",
-            Self::Reachable { .. } => "doubt by the clock",
+            Self::Incomplete { .. } => "a reply to a multicast request",
+            Self::Reachable { .. } => "the end of the reachable time",
             Self::Stale { .. } => "a packet to send",
-            Self::Delay { .. } => "a confirmation from above",
+            Self::Delay { .. } => "a confirmation from an upper protocol",
             Self::Probe { rival: None, .. } => "an answer from the neighbor",
             Self::Probe { rival: Some(_), .. } => {
                 "an answer from the neighbor: another one claims its address"

@@ -160,7 +160,7 @@ fn a_packet_waits_for_the_answer_and_later_ones_do_not() {
     assert_eq!(cache.resolve(at(1), ip(2), 9), Resolution::Known(link(5), 9));
     let row = cache.rows().next().unwrap();
     assert_eq!((row.since, row.why, row.pending, row.used), (at(0), "answered", 0, at(1)));
-    assert_eq!(row.state.waits_for(), "doubt by the clock");
+    assert_eq!(row.state.waits_for(), "the end of the reachable time");
 }
 
 #[test]

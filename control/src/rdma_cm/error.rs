@@ -5,15 +5,15 @@
 pub enum RdmaCmError {
     #[error("there is no such ID")]
     NoId,
-    #[error("there is no event to take")]
+    #[error("no event is queued")]
     NoEvent,
     #[error("a limit is reached: destroy IDs, end connections, or take events")]
     NoMemory,
-    #[error("no address of this host")]
+    #[error("the address is not one of this host")]
     NoAddress,
     #[error("the command or its value is invalid, or the ID is in another state")]
     Invalid,
-    #[error("as many files are open as may be")]
+    #[error("too many open files: close some")]
     NoFile,
     #[error("the command is unknown")]
     Unsupported,

@@ -10,13 +10,13 @@ pub enum SaError {
     Silence,
     #[error("the subnet administrator is too busy")]
     Busy,
-    #[error("the subnet administrator has no room for this")]
+    #[error("the subnet administrator has no resources for this request")]
     NoResources,
-    #[error("the subnet administrator finds this contradictory")]
+    #[error("the subnet administrator rejects the request as invalid")]
     RequestInvalid,
-    #[error("the subnet administrator knows nothing like this")]
+    #[error("the subnet administrator has no matching record")]
     NoRecords,
-    #[error("the subnet administrator knows more than one like this")]
+    #[error("the subnet administrator has more than one matching record")]
     TooManyRecords,
     #[error("the subnet administrator does not know the GID")]
     InvalidGid,
@@ -24,11 +24,11 @@ pub enum SaError {
     InsufficientComponents,
     #[error("the subnet administrator does not allow this to the port")]
     Denied,
-    #[error("the subnet administrator wants to be asked elsewhere")]
+    #[error("the subnet administrator redirects the request, which is not supported")]
     Redirected,
     #[error("the subnet administrator does not know this query: {0}")]
     NotSupported(MadStatus),
-    #[error("the subnet administrator's answer makes no sense")]
+    #[error("the subnet administrator's reply is invalid")]
     BadAnswer,
     #[error("the subnet administrator's table ended early: {0}")]
     Aborted(RmppStatus),

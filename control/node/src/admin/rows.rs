@@ -231,7 +231,7 @@ pub struct ConnectionStatus {
     pub mtu: u32,
     /// Our queue pair.
     pub qpn: Option<u32>,
-    /// The alternate path: `loaded`, `none`, `sought` or `offered`.
+    /// The alternate path: `loaded`, `none`, `queried` or `offered`.
     pub alternate: String,
     /// Path migrations.
     pub migrations: u64,

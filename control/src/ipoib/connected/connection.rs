@@ -59,10 +59,10 @@ impl State {
     pub(super) fn describe(&self) -> (&'static str, &'static str) {
         match self {
             Self::MakingToAsk { .. } | Self::MakingToAccept => {
-                ("making", "the queue pair is to be made")
+                ("making", "creating the queue pair")
             }
-            Self::Asked { .. } => ("asked", "the peer is to reply"),
-            Self::Accepted { .. } => ("accepted", "the peer is to confirm"),
+            Self::Asked { .. } => ("asked", "waiting for REP"),
+            Self::Accepted { .. } => ("accepted", "waiting for RTU"),
             Self::Open { .. } => ("open", ""),
             Self::Ending { why, .. } => ("ending", why.name()),
         }

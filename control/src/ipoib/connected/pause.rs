@@ -81,7 +81,7 @@ impl fmt::Display for Failure {
             (PeerDrop::Silence, _) => f.write_str("no answer to REQ"),
             (PeerDrop::QueuePair, _) => f.write_str("the queue pair failed"),
             (PeerDrop::PeerEnded, _) => f.write_str("the peer ended it by DREQ"),
-            (PeerDrop::BadPrivateData, _) => f.write_str("the private data of REP make no sense"),
+            (PeerDrop::BadPrivateData, _) => f.write_str("invalid private data in REP"),
             (PeerDrop::Full, _) => f.write_str("too many connections here"),
             (why, _) => f.write_str(why.name()),
         }

@@ -55,7 +55,7 @@ impl Connections {
                 alternate: match (known.paths.alternate, known.paths.offer) {
                     (Some(_), _) => "loaded",
                     (None, Offer::None) => "none",
-                    (None, Offer::Queried) => "sought",
+                    (None, Offer::Queried) => "queried",
                     (None, Offer::Offered(_)) => "offered",
                 },
                 migrations: known.paths.migrations,

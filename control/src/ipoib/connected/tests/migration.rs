@@ -154,7 +154,7 @@ fn a_second_path_is_searched_again_after_a_failure() {
     assert!(pair.find_paths(&[way(0), way(1)]));
     // The peer says nothing, however often it is asked.
     pair.pass(pause(6));
-    assert_eq!((pair.shown(), pair.loaded()), (("sought", 0), None));
+    assert_eq!((pair.shown(), pair.loaded()), (("queried", 0), None));
 }
 
 #[test]
@@ -186,7 +186,7 @@ fn an_answer_to_an_earlier_offer_is_ignored() {
     assert!(pair.find_paths(&[way(1)]));
     pair.told.clear();
     pair.pass(pause(2));
-    assert_eq!((pair.shown(), pair.loaded()), (("sought", 0), None), "it was not answered");
+    assert_eq!((pair.shown(), pair.loaded()), (("queried", 0), None), "it was not answered");
     assert!(pair.find_paths(&[way(1)]));
     let mut offers = pair.said.iter().filter_map(|(_, message)| match message {
         CmMessage::Lap(lap) => Some(*lap),
