@@ -1,14 +1,14 @@
 //! The routes of the node, for destinations beyond the link of an interface.
 //!
 //! Interfaces of all kinds share these routes. A packet for another interface of the node leaves
-//! through a queue of [`Elsewhere`].
+//! through a queue of [`InterfaceTransfer`].
 
 use crate::bounded::BoundedQueue;
 use crate::icmp::{ErrorBudget, IcmpError};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-const ELSEWHERE_MAX: usize = 256;
+const INTERFACE_TRANSFERS_MAX: usize = 256;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeRoute {
@@ -18,7 +18,7 @@ pub enum NodeRoute {
         gateway: Option<IpAddr>,
     },
     /// The node has no route.
-    Nowhere,
+    NoRoute,
     Blackhole,
     Rejected(IcmpError),
 }
@@ -34,20 +34,20 @@ pub trait NodeRoutes: Send + Sync {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Elsewhere {
+pub struct InterfaceTransfer {
     pub interface: u16,
     /// The packet, from its IP header on.
     pub packet: Vec<u8>,
-    pub what: ElsewhereKind,
+    pub kind: TransferKind,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ElsewhereKind {
+pub enum TransferKind {
     /// That interface sends the packet to this next hop.
-    Leaves(IpAddr),
+    Forward(IpAddr),
     /// The packet cannot be delivered. That interface, where the packet arrived or which leads to
     /// its sender, sends the ICMP error from an address of its own (RFC 1812 4.3.2.4).
-    Failed(IcmpError),
+    IcmpError(IcmpError),
 }
 
 /// A packet in transit that control has to fragment or reject.
@@ -61,26 +61,26 @@ pub struct TransitHop {
 }
 
 /// The routes of the node, the number of this interface in them, and packets for other interfaces.
-pub(crate) struct Beyond {
+pub(crate) struct NodeRouting {
     pub(crate) number: u16,
     pub(crate) routes: Option<Arc<dyn NodeRoutes>>,
-    pub(crate) elsewhere: BoundedQueue<Elsewhere>,
+    pub(crate) transfers: BoundedQueue<InterfaceTransfer>,
 }
 
-impl Beyond {
+impl NodeRouting {
     pub(crate) const fn new() -> Self {
-        Self { number: 0, routes: None, elsewhere: BoundedQueue::new(ELSEWHERE_MAX) }
+        Self { number: 0, routes: None, transfers: BoundedQueue::new(INTERFACE_TRANSFERS_MAX) }
     }
 
     /// Passes an ICMP error to the interface `from`, where the packet arrived. Returns `false` if
     /// this interface has to send the error itself.
-    pub(crate) fn error_elsewhere(&mut self, from: u16, packet: &[u8], error: IcmpError) -> bool {
-        let is_elsewhere = from != self.number && self.routes.is_some();
-        if is_elsewhere {
-            let (packet, what) = (packet.to_vec(), ElsewhereKind::Failed(error));
-            self.elsewhere.push(Elsewhere { interface: from, packet, what });
+    pub(crate) fn transfer_error(&mut self, from: u16, packet: &[u8], error: IcmpError) -> bool {
+        let is_transferred = from != self.number && self.routes.is_some();
+        if is_transferred {
+            let (packet, kind) = (packet.to_vec(), TransferKind::IcmpError(error));
+            self.transfers.push(InterfaceTransfer { interface: from, packet, kind });
         }
-        is_elsewhere
+        is_transferred
     }
 
     pub(crate) fn flow_of(&self, packet: &[u8]) -> u32 {

@@ -5,7 +5,7 @@
 //! redirects and default routers.
 
 use super::{InterfaceDrop, IpoibInterface, PendingPacket};
-use crate::beyond::{Elsewhere, ElsewhereKind, NodeRoute, NodeRoutes};
+use crate::beyond::{InterfaceTransfer, NodeRoute, NodeRoutes, TransferKind};
 use crate::frame::source;
 use crate::icmp::IcmpError;
 use crate::thread_check::assert_no_worker_thread;
@@ -18,7 +18,7 @@ impl IpoibInterface {
     pub fn set_node_routes(&mut self, number: u16, routes: Arc<dyn NodeRoutes>) {
         assert_no_worker_thread();
         self.icmp.share(routes.error_budget());
-        (self.beyond.number, self.beyond.routes) = (number, Some(routes));
+        (self.routing.number, self.routing.routes) = (number, Some(routes));
     }
 
     /// Handles a packet in transit that cannot be forwarded: sends an ICMP error to its sender.
@@ -29,19 +29,19 @@ impl IpoibInterface {
     }
 
     /// Handles a packet or an error that another interface passes to this one.
-    pub fn handle_elsewhere(&mut self, now: Time, packet: Vec<u8>, what: ElsewhereKind) {
+    pub fn handle_transfer(&mut self, now: Time, packet: Vec<u8>, kind: TransferKind) {
         assert_no_worker_thread();
-        match what {
-            ElsewhereKind::Leaves(next_hop) => {
+        match kind {
+            TransferKind::Forward(next_hop) => {
                 self.send_to(now, next_hop, PendingPacket::of(packet));
             }
-            ElsewhereKind::Failed(error) => self.send_icmp_error(now, &packet, error),
+            TransferKind::IcmpError(error) => self.send_icmp_error(now, &packet, error),
         }
         self.pump(now);
     }
 
-    pub fn poll_elsewhere(&mut self) -> Option<Elsewhere> {
-        self.beyond.elsewhere.pop()
+    pub fn poll_transfer(&mut self) -> Option<InterfaceTransfer> {
+        self.routing.transfers.pop()
     }
 
     /// Passes a packet to another interface or drops it, if the routes of the node say so.
@@ -54,22 +54,26 @@ impl IpoibInterface {
         pending: PendingPacket,
     ) -> Option<PendingPacket> {
         // A destination on this link stays here, even if its subnet is also at other interfaces.
-        let routes = self.beyond.routes.as_ref();
+        let routes = self.routing.routes.as_ref();
         let Some(routes) = routes.filter(|_| !self.routes.is_on_link(now, destination)) else {
             return Some(pending);
         };
         match routes.route_to(destination, flow) {
             _ if destination.is_multicast() => return Some(pending),
-            NodeRoute::Link { interface, gateway } if interface != self.beyond.number => {
-                let what = ElsewhereKind::Leaves(gateway.unwrap_or(destination));
-                self.beyond.elsewhere.push(Elsewhere { interface, packet: pending.packet, what });
+            NodeRoute::Link { interface, gateway } if interface != self.routing.number => {
+                let kind = TransferKind::Forward(gateway.unwrap_or(destination));
+                self.routing.transfers.push(InterfaceTransfer {
+                    interface,
+                    packet: pending.packet,
+                    kind,
+                });
             }
             NodeRoute::Blackhole => self.drops.count(InterfaceDrop::Blackhole),
             NodeRoute::Rejected(error) => {
                 self.drops.count(InterfaceDrop::NoRoute);
                 self.send_icmp_error(now, &pending.packet, error);
             }
-            NodeRoute::Link { .. } | NodeRoute::Nowhere => return Some(pending),
+            NodeRoute::Link { .. } | NodeRoute::NoRoute => return Some(pending),
         }
         None
     }
@@ -80,6 +84,6 @@ impl IpoibInterface {
         if self.routes.is_on_link(now, sender) {
             return None;
         }
-        self.beyond.interface_to(sender, flow)
+        self.routing.interface_to(sender, flow)
     }
 }

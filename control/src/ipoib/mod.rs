@@ -57,7 +57,7 @@ pub use state::{InterfaceState, PortBinding};
 
 use crate::address::{Addresses, HostRoutes, NextHop};
 use crate::arp::Arp;
-use crate::beyond::{Beyond, TransitHop};
+use crate::beyond::{NodeRouting, TransitHop};
 use crate::bounded::BoundedQueue;
 use crate::dhcp::{Dhcp, DhcpLease};
 use crate::icmp::Icmp;
@@ -178,7 +178,7 @@ pub struct IpoibInterface {
     actions: VecDeque<Action>,
     frames: BoundedQueue<OutgoingPacket>,
     deliveries: BoundedQueue<Delivery>,
-    beyond: Beyond,
+    routing: NodeRouting,
     drops: Drops<InterfaceDrop>,
 }
 
@@ -221,7 +221,7 @@ impl IpoibInterface {
             // One call may solicit every neighbor.
             frames: BoundedQueue::new(config.packets_max + config.neighbor.entries_max),
             deliveries: BoundedQueue::new(config.packets_max),
-            beyond: Beyond::new(),
+            routing: NodeRouting::new(),
             drops: Drops::default(),
             config,
         };
@@ -332,7 +332,7 @@ impl IpoibInterface {
             return Some(NextHop::Group(destination));
         }
         let is_group = destination.is_multicast();
-        if let Some(gateway) = self.beyond.gateway(destination, flow).filter(|_| !is_group) {
+        if let Some(gateway) = self.routing.gateway(destination, flow).filter(|_| !is_group) {
             return Some(gateway.map_or(NextHop::OnLink(destination), NextHop::Via));
         }
         self.routes.next_hop(now, destination, |ip| self.neighbors.may_be_reachable(ip))

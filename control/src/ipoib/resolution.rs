@@ -4,7 +4,7 @@
 use super::{Delivery, InterfaceDrop, IpoibInterface, PendingPacket, WorkerId};
 use crate::address::NextHop;
 use crate::arp::ArpEvent;
-use crate::beyond::{Elsewhere, ElsewhereKind};
+use crate::beyond::{InterfaceTransfer, TransferKind};
 use crate::frame::{LinkFrame, To, destination};
 use crate::icmp::IcmpError;
 use crate::membership::MembershipEvent;
@@ -16,7 +16,7 @@ use std::net::IpAddr;
 
 impl IpoibInterface {
     pub(super) fn route(&mut self, now: Time, pending: PendingPacket) {
-        let flow = self.beyond.flow_of(&pending.packet);
+        let flow = self.routing.flow_of(&pending.packet);
         self.route_by(now, pending, flow);
     }
 
@@ -68,10 +68,10 @@ impl IpoibInterface {
         if destination(packet).is_none() {
             return;
         }
-        let flow = self.beyond.flow_of(packet);
+        let flow = self.routing.flow_of(packet);
         if let Some(interface) = self.sender_is_beyond(now, packet, flow) {
-            let (packet, what) = (packet.to_vec(), ElsewhereKind::Failed(error));
-            return self.beyond.elsewhere.push(Elsewhere { interface, packet, what });
+            let (packet, kind) = (packet.to_vec(), TransferKind::IcmpError(error));
+            return self.routing.transfers.push(InterfaceTransfer { interface, packet, kind });
         }
         let frame = self.icmp.error_about(now, packet, false, error, &self.addresses);
         if let Some(frame) = frame {
@@ -88,7 +88,7 @@ impl IpoibInterface {
         from: Option<u16>,
         error: IcmpError,
     ) {
-        if !from.is_some_and(|from| self.beyond.error_elsewhere(from, packet, error)) {
+        if !from.is_some_and(|from| self.routing.transfer_error(from, packet, error)) {
             self.send_icmp_error(now, packet, error);
         }
     }

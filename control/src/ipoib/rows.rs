@@ -246,7 +246,7 @@ impl IpoibInterface {
         let lost = [
             ("interface", "frames_full", self.frames.lost()),
             ("interface", "deliveries_full", self.deliveries.lost()),
-            ("interface", "elsewhere_full", self.beyond.elsewhere.lost()),
+            ("interface", "transfers_full", self.routing.transfers.lost()),
             ("neighbor", "solicitations_full", self.neighbors.lost()),
             ("arp", "outgoing_full", self.arp.lost()),
             ("nd", "outgoing_full", self.nd.lost()),

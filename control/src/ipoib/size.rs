@@ -25,7 +25,7 @@ impl IpoibInterface {
         let PendingPacket { packet, from, .. } = &pending;
         let by_routes = || {
             let to = destination(packet)?;
-            Some(self.next_hop_of(now, to, self.beyond.flow_of(packet))?.ip())
+            Some(self.next_hop_of(now, to, self.routing.flow_of(packet))?.ip())
         };
         let link = next_hop.or_else(by_routes).and_then(|hop| self.neighbors.address(hop));
         let key = link.and_then(|link| self.peers.find(&link));

@@ -20,7 +20,9 @@ mod packet;
 mod tests;
 
 use crate::address::{AddressEvent, Addresses, Lifetimes, Origin, is_in};
-use crate::beyond::{Beyond, Elsewhere, ElsewhereKind, NodeRoute, NodeRoutes, TransitHop};
+use crate::beyond::{
+    InterfaceTransfer, NodeRoute, NodeRoutes, NodeRouting, TransferKind, TransitHop,
+};
 use crate::bounded::BoundedQueue;
 use crate::effects::Delivery;
 use crate::ethernet::{EthernetConfig, EthernetNeighbors};
@@ -100,7 +102,7 @@ pub struct PlainInterface {
     icmp: Icmp,
     /// The IPv4 identification of the next packet that is fragmented here and has none.
     fragment_id: u16,
-    beyond: Beyond,
+    routing: NodeRouting,
     ethernet: Option<EthernetNeighbors>,
     frames: BoundedQueue<PlainFrame>,
     deliveries: BoundedQueue<Delivery>,
@@ -118,7 +120,7 @@ impl PlainInterface {
             mtu: config.mtu,
             icmp: Icmp::new(&config.icmp),
             fragment_id: seed as u16,
-            beyond: Beyond::new(),
+            routing: NodeRouting::new(),
             ethernet: None,
             frames: BoundedQueue::new(PACKETS_MAX),
             deliveries: BoundedQueue::new(PACKETS_MAX),
@@ -202,7 +204,7 @@ impl PlainInterface {
     /// Sets the routes of the node, and the number of this interface in them.
     pub fn set_node_routes(&mut self, number: u16, routes: Arc<dyn NodeRoutes>) {
         self.icmp.share(routes.error_budget());
-        (self.beyond.number, self.beyond.routes) = (number, Some(routes));
+        (self.routing.number, self.routing.routes) = (number, Some(routes));
     }
 
     /// Handles a packet for this node, or of a link protocol.
@@ -263,17 +265,17 @@ impl PlainInterface {
 
     /// Handles a packet that another interface passes on: either to send here, or to send an ICMP
     /// error about it to its sender.
-    pub fn handle_elsewhere(&mut self, now: Time, packet: Vec<u8>, what: ElsewhereKind) {
+    pub fn handle_transfer(&mut self, now: Time, packet: Vec<u8>, kind: TransferKind) {
         assert_no_worker_thread();
-        match what {
-            ElsewhereKind::Leaves(next_hop) => self.send_to(now, next_hop, packet),
-            ElsewhereKind::Failed(error) => self.send_icmp_error(now, &packet, error),
+        match kind {
+            TransferKind::Forward(next_hop) => self.send_to(now, next_hop, packet),
+            TransferKind::IcmpError(error) => self.send_icmp_error(now, &packet, error),
         }
     }
 
     pub fn send_packet(&mut self, now: Time, packet: Vec<u8>) {
         assert_no_worker_thread();
-        let flow = self.beyond.flow_of(&packet);
+        let flow = self.routing.flow_of(&packet);
         self.route_by(now, packet, flow);
     }
 
@@ -285,8 +287,8 @@ impl PlainInterface {
         self.deliveries.pop()
     }
 
-    pub fn poll_elsewhere(&mut self) -> Option<Elsewhere> {
-        self.beyond.elsewhere.pop()
+    pub fn poll_transfer(&mut self) -> Option<InterfaceTransfer> {
+        self.routing.transfers.pop()
     }
 
     /// The state for workers, if it has changed since the last call.
@@ -311,21 +313,21 @@ impl PlainInterface {
         if destination.is_multicast() {
             return self.drops.count(PlainDrop::Multicast);
         }
-        let routes = self.beyond.routes.as_ref();
-        match routes.map_or(NodeRoute::Nowhere, |routes| routes.route_to(destination, flow)) {
-            NodeRoute::Link { interface, gateway } if interface == self.beyond.number => {
+        let routes = self.routing.routes.as_ref();
+        match routes.map_or(NodeRoute::NoRoute, |routes| routes.route_to(destination, flow)) {
+            NodeRoute::Link { interface, gateway } if interface == self.routing.number => {
                 self.send_to(now, gateway.unwrap_or(destination), packet);
             }
             NodeRoute::Link { interface, gateway } => {
-                let what = ElsewhereKind::Leaves(gateway.unwrap_or(destination));
-                self.beyond.elsewhere.push(Elsewhere { interface, packet, what });
+                let kind = TransferKind::Forward(gateway.unwrap_or(destination));
+                self.routing.transfers.push(InterfaceTransfer { interface, packet, kind });
             }
             NodeRoute::Blackhole => self.drops.count(PlainDrop::Blackhole),
             NodeRoute::Rejected(error) => self.reject(now, &packet, error),
-            NodeRoute::Nowhere if self.is_on_link(destination) => {
+            NodeRoute::NoRoute if self.is_on_link(destination) => {
                 self.send_to(now, destination, packet);
             }
-            NodeRoute::Nowhere => self.reject(now, &packet, IcmpError::NoRoute),
+            NodeRoute::NoRoute => self.reject(now, &packet, IcmpError::NoRoute),
         }
     }
 
@@ -364,7 +366,7 @@ impl PlainInterface {
         parts(&packet, self.mtu as usize, id).unwrap_or_else(|| {
             self.drops.count(PlainDrop::TooBig);
             let error = IcmpError::TooBig(self.mtu);
-            if !from.is_some_and(|from| self.beyond.error_elsewhere(from, &packet, error)) {
+            if !from.is_some_and(|from| self.routing.transfer_error(from, &packet, error)) {
                 self.send_icmp_error(now, &packet, error);
             }
             Vec::new()
@@ -377,10 +379,10 @@ impl PlainInterface {
     /// the error has an address of the interface by which it leaves.
     fn send_icmp_error(&mut self, now: Time, packet: &[u8], error: IcmpError) {
         let Some(sender) = source(packet) else { return };
-        let flow = self.beyond.flow_of(packet);
-        if let Some(interface) = self.beyond.interface_to(sender, flow) {
-            let (packet, what) = (packet.to_vec(), ElsewhereKind::Failed(error));
-            return self.beyond.elsewhere.push(Elsewhere { interface, packet, what });
+        let flow = self.routing.flow_of(packet);
+        if let Some(interface) = self.routing.interface_to(sender, flow) {
+            let (packet, kind) = (packet.to_vec(), TransferKind::IcmpError(error));
+            return self.routing.transfers.push(InterfaceTransfer { interface, packet, kind });
         }
         let frame = self.icmp.error_about(now, packet, false, error, &self.addresses);
         if let Some(frame) = frame {
@@ -432,7 +434,7 @@ impl PlainInterface {
     }
 
     pub fn leads_to(&self, destination: IpAddr) -> bool {
-        self.is_on_link(destination) || self.beyond.gateway(destination, 0).is_some()
+        self.is_on_link(destination) || self.routing.gateway(destination, 0).is_some()
     }
 
     fn is_on_link(&self, destination: IpAddr) -> bool {
@@ -446,7 +448,7 @@ impl PlainInterface {
         let lost = [
             ("interface", "frames_full", self.frames.lost()),
             ("interface", "deliveries_full", self.deliveries.lost()),
-            ("interface", "elsewhere_full", self.beyond.elsewhere.lost()),
+            ("interface", "transfers_full", self.routing.transfers.lost()),
         ];
         let own = drop_rows("interface", &self.drops).chain(lost);
         let link = self.ethernet.iter().flat_map(EthernetNeighbors::drop_rows);

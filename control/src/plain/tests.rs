@@ -42,7 +42,7 @@ impl NodeRoutes for Routes {
                 _ => link(4, Some("10.9.0.9")),
             },
             50 => NodeRoute::Rejected(IcmpError::Prohibited),
-            _ => NodeRoute::Nowhere,
+            _ => NodeRoute::NoRoute,
         }
     }
 }
@@ -116,7 +116,7 @@ fn echo_requests_to_the_node_are_answered_where_its_routes_lead() {
     interface.set_node_addresses(&Arc::new(["30.0.0.1".parse().unwrap()].into()));
     interface.handle_packet(NOW, &v4("30.0.0.5", "30.0.0.1", &echo(b"data")));
     assert_eq!(interface.poll_frame(), None);
-    assert_eq!(interface.poll_elsewhere().expect("a reply").interface, 4);
+    assert_eq!(interface.poll_transfer().expect("a reply").interface, 4);
     interface.handle_packet(NOW, &v4("20.0.0.1", "10.0.0.7", &echo(b"data")));
     assert_eq!(drops(&interface, PlainDrop::Transit), 1);
 }
@@ -135,8 +135,8 @@ fn errors_leave_by_the_interface_that_the_sender_is_beyond() {
     ));
     let packet = v4("30.0.0.1", "99.0.0.1", &echo(b"data"));
     interface.handle_rejected(NOW, &packet, IcmpError::NoRoute);
-    let what = ElsewhereKind::Failed(IcmpError::NoRoute);
-    assert_eq!(interface.poll_elsewhere(), Some(Elsewhere { interface: 4, packet, what }));
+    let kind = TransferKind::IcmpError(IcmpError::NoRoute);
+    assert_eq!(interface.poll_transfer(), Some(InterfaceTransfer { interface: 4, packet, kind }));
     assert_eq!(interface.poll_frame(), None);
 }
 
@@ -154,12 +154,12 @@ fn packets_longer_than_the_mtu_leave_in_fragments_or_not_at_all() {
     whole[10..12].fill(0);
     let checksum = pollux_wire::ip::checksum::Sum::of(&whole[..20]).checksum();
     whole[10..12].copy_from_slice(&checksum.to_be_bytes());
-    let what = ElsewhereKind::Failed(IcmpError::TooBig(1500));
+    let kind = TransferKind::IcmpError(IcmpError::TooBig(1500));
     interface.handle_too_big(NOW, whole.clone(), hop);
-    let expected = Elsewhere { interface: 4, packet: whole, what };
-    assert_eq!(interface.poll_elsewhere(), Some(expected));
+    let expected = InterfaceTransfer { interface: 4, packet: whole, kind };
+    assert_eq!(interface.poll_transfer(), Some(expected));
     let six = v6("fd00::5", "fd00::6", &[128; 3000]);
-    interface.handle_elsewhere(NOW, six, ElsewhereKind::Leaves("fd00::6".parse().unwrap()));
+    interface.handle_transfer(NOW, six, TransferKind::Forward("fd00::6".parse().unwrap()));
     let error = interface.poll_frame().expect("an error to its sender").packet;
     let error = Ipv6Packet::parse(&error).unwrap();
     let pseudo = error.header().pseudo_header();
@@ -181,8 +181,11 @@ fn an_error_goes_back_by_the_interface_where_its_packet_came_from_another_domain
     let six = v6("fd00::5", "fd00::6", &[128; 3000]);
     let hop = TransitHop { from: 9, next_hop: "fd00::77".parse().unwrap() };
     interface.handle_too_big(NOW, six.clone(), hop);
-    let what = ElsewhereKind::Failed(IcmpError::TooBig(1500));
-    assert_eq!(interface.poll_elsewhere(), Some(Elsewhere { interface: 9, packet: six, what }));
+    let kind = TransferKind::IcmpError(IcmpError::TooBig(1500));
+    assert_eq!(
+        interface.poll_transfer(),
+        Some(InterfaceTransfer { interface: 9, packet: six, kind })
+    );
     assert_eq!(interface.poll_frame(), None);
     // Fragments go to the next hop of that domain's routes.
     let hop = TransitHop { from: 9, next_hop: "10.0.0.77".parse().unwrap() };
@@ -226,11 +229,11 @@ fn packets_of_this_node_follow_its_routes() {
             FrameTo::Ethernet(..) => panic!("{frame:?}"),
         };
         let frame = interface.poll_frame().map(next_hop);
-        (frame, interface.poll_elsewhere().map(|one| one.what))
+        (frame, interface.poll_transfer().map(|one| one.kind))
     };
     assert_eq!(send("10.0.0.5"), (Some("10.0.0.5".into()), None));
     assert_eq!(send("20.0.0.5"), (Some("10.0.0.9".into()), None));
-    let gateway = ElsewhereKind::Leaves("10.9.0.9".parse().unwrap());
+    let gateway = TransferKind::Forward("10.9.0.9".parse().unwrap());
     assert_eq!(send("30.0.0.5"), (None, Some(gateway)));
     // A destination on the link is its own next hop when the node has no route to it.
     assert_eq!(send("192.0.2.9"), (Some("192.0.2.9".into()), None));
@@ -257,9 +260,9 @@ fn packets_of_this_node_follow_its_routes() {
 #[test]
 fn each_flow_of_this_node_has_a_next_hop_of_several() {
     let mut interface = interface();
-    let elsewhere = |interface: &mut PlainInterface| {
-        let next = interface.poll_elsewhere()?;
-        Some((next.interface, next.what))
+    let transfer = |interface: &mut PlainInterface| {
+        let next = interface.poll_transfer()?;
+        Some((next.interface, next.kind))
     };
     let to = |interface: &mut PlainInterface| interface.poll_frame().map(|frame| frame.to);
     let gateway = |ip: &str| ip.parse::<IpAddr>().unwrap();
@@ -269,8 +272,8 @@ fn each_flow_of_this_node_has_a_next_hop_of_several() {
         assert_eq!(to(&mut interface), Some(FrameTo::NextHop(gateway(expected))));
     }
     interface.send_packet(NOW, packet(2));
-    let expected = (4, ElsewhereKind::Leaves(gateway("10.9.0.9")));
-    assert_eq!(elsewhere(&mut interface), Some(expected));
+    let expected = (4, TransferKind::Forward(gateway("10.9.0.9")));
+    assert_eq!(transfer(&mut interface), Some(expected));
     // The flow of the packet selects the next hop of the error.
     for (flow, expected) in [(0, "10.0.0.9"), (1, "10.0.0.8")] {
         let packet = v4("60.0.0.5", "10.0.0.7", &echo(&[flow]));
@@ -278,8 +281,8 @@ fn each_flow_of_this_node_has_a_next_hop_of_several() {
         assert_eq!(to(&mut interface), Some(FrameTo::NextHop(gateway(expected))));
     }
     interface.handle_rejected(NOW, &v4("60.0.0.5", "10.0.0.7", &echo(&[2])), IcmpError::NoRoute);
-    let expected = (4, ElsewhereKind::Failed(IcmpError::NoRoute));
-    assert_eq!(elsewhere(&mut interface), Some(expected));
+    let expected = (4, TransferKind::IcmpError(IcmpError::NoRoute));
+    assert_eq!(transfer(&mut interface), Some(expected));
 }
 
 #[test]

@@ -5,7 +5,7 @@ use super::IpoibLink;
 use crate::config::diff::Setting;
 use crate::config::{InterfaceSettings, Mode};
 use crate::port::PortHandle;
-use pollux_control::beyond::{Elsewhere, ElsewhereKind, NodeRoutes};
+use pollux_control::beyond::{InterfaceTransfer, NodeRoutes, TransferKind};
 use pollux_control::ipoib::InterfaceConfig;
 use pollux_control::ipoib::connected::{PeerConfig, Policy};
 use pollux_dataplane::port::PortId;
@@ -58,13 +58,13 @@ impl IpoibLink {
         self.control.set_node_routes(number.0, routes);
     }
 
-    pub fn poll_elsewhere(&mut self) -> Option<Elsewhere> {
-        self.control.poll_elsewhere()
+    pub fn poll_transfer(&mut self) -> Option<InterfaceTransfer> {
+        self.control.poll_transfer()
     }
 
     /// Handles a packet that another interface passes to this one.
-    pub fn handle_elsewhere(&mut self, now: Time, packet: Vec<u8>, what: ElsewhereKind) {
-        self.control.handle_elsewhere(now, packet, what);
+    pub fn handle_transfer(&mut self, now: Time, packet: Vec<u8>, kind: TransferKind) {
+        self.control.handle_transfer(now, packet, kind);
         self.drain(now);
     }
 

@@ -18,7 +18,7 @@ use crate::interface::echo::{EchoId, EchoOutcome, EchoRequest};
 use crate::interface::{IpoibLink, PingError};
 use crate::plain::PlainLink;
 use pollux_control::address::{Addresses, text_of_duplicates};
-use pollux_control::beyond::{Elsewhere, ElsewhereKind, NodeRoutes};
+use pollux_control::beyond::{InterfaceTransfer, NodeRoutes, TransferKind};
 use pollux_control::icmp::IcmpCounters;
 use pollux_dataplane::capture::{CaptureReader, CaptureTerms};
 use pollux_dataplane::port::PortId;
@@ -114,13 +114,13 @@ impl NodeInterface {
     }
 
     /// The next packet that leaves by another interface.
-    pub(super) fn poll_elsewhere(&mut self) -> Option<Elsewhere> {
-        at_kind!(self, one => one.poll_elsewhere())
+    pub(super) fn poll_transfer(&mut self) -> Option<InterfaceTransfer> {
+        at_kind!(self, one => one.poll_transfer())
     }
 
     /// Handles a packet of another interface that leaves by this one.
-    pub(super) fn handle_elsewhere(&mut self, now: Time, packet: Vec<u8>, what: ElsewhereKind) {
-        at_kind!(self, one => one.handle_elsewhere(now, packet, what));
+    pub(super) fn handle_transfer(&mut self, now: Time, packet: Vec<u8>, kind: TransferKind) {
+        at_kind!(self, one => one.handle_transfer(now, packet, kind));
     }
 
     /// Whether packets pass.

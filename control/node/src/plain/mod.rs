@@ -45,7 +45,7 @@ use device::PlainDevice;
 use ethernet::{EthernetDriver, LinkNames};
 use ethernet_device::{EthernetDevice, EthernetError};
 use next_hops::NextHops;
-use pollux_control::beyond::{Elsewhere, ElsewhereKind, NodeRoutes};
+use pollux_control::beyond::{InterfaceTransfer, NodeRoutes, TransferKind};
 use pollux_control::ethernet::EthernetConfig;
 use pollux_control::icmp::IcmpConfig;
 use pollux_control::plain::{PlainConfig, PlainInterface};
@@ -354,12 +354,12 @@ impl PlainLink {
         self.control.set_node_routes(number.0, routes);
     }
 
-    pub(crate) fn poll_elsewhere(&mut self) -> Option<Elsewhere> {
-        self.control.poll_elsewhere()
+    pub(crate) fn poll_transfer(&mut self) -> Option<InterfaceTransfer> {
+        self.control.poll_transfer()
     }
 
-    pub(crate) fn handle_elsewhere(&mut self, now: Time, packet: Vec<u8>, what: ElsewhereKind) {
-        self.control.handle_elsewhere(now, packet, what);
+    pub(crate) fn handle_transfer(&mut self, now: Time, packet: Vec<u8>, kind: TransferKind) {
+        self.control.handle_transfer(now, packet, kind);
         self.drain(now);
     }
 

@@ -46,7 +46,7 @@ use counts::RouteCounts;
 use input::{Domain, Input, Link, kernel_target};
 use multicast::Multicast;
 use next_hops::{Gateway, HopGroup, HopGroups};
-use pollux_control::beyond::Elsewhere;
+use pollux_control::beyond::InterfaceTransfer;
 use pollux_control::icmp::{ErrorBudget, IcmpConfig};
 use pollux_control::router::kernel_routes::{KernelRoute, KernelRouteChange, KernelRouteKey};
 use pollux_dataplane::fib::FibTarget;
@@ -417,14 +417,14 @@ impl Routing {
 
     /// Passes packets on to the interfaces by which they leave. Returns whether there were any.
     pub(super) fn carry(&self, now: Time, interfaces: &mut Interfaces) -> bool {
-        let all: Vec<_> = interfaces.running().flat_map(|one| one.poll_elsewhere()).collect();
+        let all: Vec<_> = interfaces.running().flat_map(|one| one.poll_transfer()).collect();
         let is_any = !all.is_empty();
-        for Elsewhere { interface, packet, what } in all {
+        for InterfaceTransfer { interface, packet, kind } in all {
             let link = self.input.links.iter().find(|link| link.port.0 == interface);
             let named = link.and_then(|link| interfaces.all.get_mut(&link.name));
             // If the interface was removed meanwhile, the packet is dropped.
             if let Some(Ok(interface)) = named.map(|named| &mut named.interface) {
-                interface.handle_elsewhere(now, packet, what);
+                interface.handle_transfer(now, packet, kind);
             }
         }
         is_any

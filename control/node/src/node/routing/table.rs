@@ -226,12 +226,12 @@ impl NodeRoutes for DomainRoutes {
     }
 
     fn route_to(&self, destination: IpAddr, flow: u32) -> NodeRoute {
-        let Some(routes) = self.table.domain(self.domain) else { return NodeRoute::Nowhere };
+        let Some(routes) = self.table.domain(self.domain) else { return NodeRoute::NoRoute };
         match self.table.resolve(routes, destination, || flow) {
             RouteTo::Port { port, gateway } => {
                 NodeRoute::Link { interface: port.0, gateway: *gateway }
             }
-            RouteTo::Nowhere | RouteTo::Domain(_) => NodeRoute::Nowhere,
+            RouteTo::Nowhere | RouteTo::Domain(_) => NodeRoute::NoRoute,
             RouteTo::Blackhole => NodeRoute::Blackhole,
             RouteTo::Unreachable => NodeRoute::Rejected(IcmpError::RejectRoute),
             RouteTo::Prohibited => NodeRoute::Rejected(IcmpError::Prohibited),
