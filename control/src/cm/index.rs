@@ -36,7 +36,7 @@ pub(super) struct Keys {
     pub(super) remote_qp: Option<(Gid, Qpn)>,
     /// The sender of the REQ, until the connection is established, and while its rejection is
     /// remembered.
-    pub(super) asked_by: Option<Source>,
+    pub(super) pending_from: Option<Source>,
     /// The LID of the router, if a port of another subnet sent the REQ.
     pub(super) router: Option<Lid>,
 }
@@ -67,7 +67,7 @@ impl Index {
         if let Some((gid, qpn)) = after.remote_qp {
             self.remote_qps.insert((gid, qpn, key));
         }
-        if let Some(source) = after.asked_by {
+        if let Some(source) = after.pending_from {
             *self.pending.entry(source).or_default() += 1;
             self.pending_count += 1;
         }
@@ -86,7 +86,7 @@ impl Index {
         if let Some((gid, qpn)) = keys.remote_qp {
             self.remote_qps.remove(&(gid, qpn, key));
         }
-        if let Some(source) = keys.asked_by
+        if let Some(source) = keys.pending_from
             && let Some(count) = self.pending.get_mut(&source)
         {
             *count -= 1;

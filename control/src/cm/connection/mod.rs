@@ -134,7 +134,7 @@ pub(super) struct Connection {
     /// The private data of the listener, for a REJ before the REP.
     pub(super) listener_data: Option<ListenerData>,
     /// The consumer knows that the connection has ended, or ended it itself.
-    is_over: bool,
+    has_reported_end: bool,
 }
 
 impl Connection {
@@ -163,7 +163,7 @@ impl Connection {
             since: now,
             state: State::ReqSent(repeat),
             listener_data: None,
-            is_over: false,
+            has_reported_end: false,
         }
     }
 
@@ -189,7 +189,7 @@ impl Connection {
             since: now,
             state: State::ReqReceived { until },
             listener_data,
-            is_over: false,
+            has_reported_end: false,
         }
     }
 
@@ -210,7 +210,7 @@ impl Connection {
             due: self.state.due(),
             remote_id: self.remote_id.map(|remote_id| (remote_id, self.peer_gid)),
             remote_qp: remote_qpn.map(|qpn| (self.peer_gid, qpn)),
-            asked_by: is_pending.then(|| Source::of(&self.peer)),
+            pending_from: is_pending.then(|| Source::of(&self.peer)),
             router: is_far.then_some(self.peer.lid),
         }
     }
@@ -242,13 +242,13 @@ impl Connection {
 
     /// Reports the end and its reason to the consumer, once.
     fn emit_ended(&mut self, out: &mut Outbox, end: ConnectionEnd) {
-        if !self.is_over {
-            self.is_over = true;
+        if !self.has_reported_end {
+            self.has_reported_end = true;
             out.emit_event(CmEvent::Ended { key: self.key, end });
         }
     }
 
-    fn wait_time(&mut self, now: Time, out: &Outbox, last_message: Option<CmMessage>) {
+    fn enter_time_wait(&mut self, now: Time, out: &Outbox, last_message: Option<CmMessage>) {
         let acknowledged = match (&self.rep, self.role) {
             (Some(rep), Role::Active) => ack_timeout(self.packet_life_time, rep.target_ack_delay),
             _ => self.req.primary.local_ack_timeout,
@@ -339,7 +339,7 @@ impl Connection {
     fn reject_and_wait(&mut self, now: Time, out: &mut Outbox, rej: Rej) {
         let message = CmMessage::Rej(rej);
         self.send(out, &message);
-        self.wait_time(now, out, Some(message));
+        self.enter_time_wait(now, out, Some(message));
     }
 
     fn time_out(&mut self, now: Time, out: &mut Outbox, message: AnsweredMessage) {
@@ -351,7 +351,7 @@ impl Connection {
     /// Ends a connection after our REP, by a REJ and a DREQ. If the peer's RTU was lost, the peer
     /// considers the connection established. The REJ is sent once and may be lost too, but the DREQ
     /// is repeated.
-    fn part(&mut self, now: Time, out: &mut Outbox, reason: RejectReason) {
+    fn reject_and_disconnect(&mut self, now: Time, out: &mut Outbox, reason: RejectReason) {
         let rej = self.rejection(out, AnsweredMessage::OTHER, reason);
         self.send(out, &CmMessage::Rej(rej));
         self.send_dreq(now, out, self.transaction_id, [0; 220]);
@@ -388,7 +388,7 @@ impl Connection {
             }
             State::RepSent(_) | State::MraRepReceived(_) => {
                 self.emit_ended(out, ConnectionEnd::TimedOut);
-                self.part(now, out, RejectReason::TIMEOUT);
+                self.reject_and_disconnect(now, out, RejectReason::TIMEOUT);
             }
             State::RepReceived { .. } => self.time_out(now, out, AnsweredMessage::REP),
             State::ReqReceived { .. } => {
@@ -399,7 +399,7 @@ impl Connection {
             }
             State::DreqSent(_) => {
                 self.emit_ended(out, ConnectionEnd::TimedOut);
-                self.wait_time(now, out, None);
+                self.enter_time_wait(now, out, None);
             }
             State::Established { offered, .. } => {
                 *offered = None;

@@ -83,7 +83,7 @@ impl Connection {
         if !info.is_empty() {
             rej = rej.with_info(info);
         }
-        self.is_over = true;
+        self.has_reported_end = true;
         self.reject_and_wait(now, out, rej);
         Ok(())
     }
@@ -102,13 +102,15 @@ impl Connection {
             Phase::DreqSent | Phase::TimeWait | Phase::Closed => return,
             Phase::Established => return self.send_dreq(now, out, transaction_id, private_data),
             // The consumer itself aborts the handshake, so it gets no `Ended` event.
-            _ => self.is_over = true,
+            _ => self.has_reported_end = true,
         }
         let message = match phase {
             Phase::ReqSent | Phase::MraReqReceived => {
                 return self.time_out(now, out, AnsweredMessage::OTHER);
             }
-            Phase::RepSent | Phase::MraRepReceived => return self.part(now, out, reason),
+            Phase::RepSent | Phase::MraRepReceived => {
+                return self.reject_and_disconnect(now, out, reason);
+            }
             Phase::RepReceived => AnsweredMessage::REP,
             _ => AnsweredMessage::REQ,
         };
@@ -237,7 +239,7 @@ impl Connection {
         if is_unmade && rej.reason != RejectReason::STALE_CONNECTION {
             self.close(out);
         } else {
-            self.wait_time(now, out, None);
+            self.enter_time_wait(now, out, None);
         }
     }
 
@@ -260,7 +262,7 @@ impl Connection {
         out.send(&self.peer, transaction_id, &CmMessage::Drep(drep));
         if phase != Phase::TimeWait {
             self.emit_ended(out, ConnectionEnd::Asked);
-            self.wait_time(now, out, None);
+            self.enter_time_wait(now, out, None);
         }
     }
 
@@ -269,7 +271,7 @@ impl Connection {
             return out.count(CmDrop::Repeated);
         }
         self.emit_ended(out, ConnectionEnd::Answered);
-        self.wait_time(now, out, None);
+        self.enter_time_wait(now, out, None);
     }
 
     pub(in crate::cm) fn handle_lap(&mut self, out: &mut Outbox, transaction_id: u64, lap: &Lap) {
@@ -314,11 +316,11 @@ impl Connection {
             Phase::Established => {
                 return self.send_dreq(now, out, transaction_id, [0; 220]);
             }
-            Phase::DreqSent => return self.wait_time(now, out, None),
+            Phase::DreqSent => return self.enter_time_wait(now, out, None),
             Phase::ReqReceived => AnsweredMessage::REQ,
             Phase::RepReceived => AnsweredMessage::REP,
             Phase::RepSent | Phase::MraRepReceived => {
-                return self.part(now, out, RejectReason::STALE_CONNECTION);
+                return self.reject_and_disconnect(now, out, RejectReason::STALE_CONNECTION);
             }
             Phase::ReqSent | Phase::MraReqReceived | Phase::TimeWait | Phase::Closed => return,
         };
