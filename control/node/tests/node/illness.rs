@@ -262,8 +262,8 @@ fn data_opens_a_connection_whose_confirmation_was_lost() {
     let (now, timeout) = (hosts.now(), Duration::from_secs(10));
     let to = Ipv4Addr::new(10, 0, 0, 2).into();
     hosts.hosts[0].ping(now, to, 9000, timeout).expect("it is up");
-    hosts.until("accepted", |hosts| {
-        hosts.hosts[1].control().connection_rows().any(|row| row.state == "accepted")
+    hosts.until("rep-sent", |hosts| {
+        hosts.hosts[1].control().connection_rows().any(|row| row.state == "rep-sent")
     });
     with(&illness, |it| it.loses = Some(|it| it.qpn == Qpn::GSI && it.kind.is_recv()));
     let begun = hosts.now();

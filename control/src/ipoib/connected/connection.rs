@@ -14,41 +14,41 @@ use pollux_wire::units::Mtu;
 #[derive(Clone, Debug)]
 pub(super) enum State {
     /// The device creates our queue pair, for a REQ along this path.
-    MakingToAsk { path: Box<PathRecord> },
+    CreatingForReq { path: Box<PathRecord> },
     /// The device creates our queue pair, for the REP to a REQ.
-    MakingToAccept,
+    CreatingForRep,
     /// The REQ was sent. If the peer rejects the service ID, a REQ with the other convention's ID
     /// follows.
-    Asked { qpn: Qpn, path: Box<PathRecord> },
+    ReqSent { qpn: Qpn, path: Box<PathRecord> },
     /// The REP was sent.
-    Accepted { qpn: Qpn },
+    RepSent { qpn: Qpn },
     /// Packets are received, and sent if the connection serves our direction.
     Open { qpn: Qpn },
     /// The connection ends, for this reason.
     Ending {
         why: PeerDrop,
         /// Whether the CM still has the connection, and will report when it is closed.
-        is_at_cm: bool,
+        has_cm_connection: bool,
         qpn: Option<Qpn>,
     },
 }
 
 /// The names of all states.
-pub const CONNECTION_STATES: [&str; 5] = ["making", "asked", "accepted", "open", "ending"];
+pub const CONNECTION_STATES: [&str; 5] = ["creating", "req-sent", "rep-sent", "open", "ending"];
 
 impl State {
-    pub(super) const fn is_at_cm(&self) -> bool {
+    pub(super) const fn has_cm_connection(&self) -> bool {
         match *self {
-            Self::MakingToAsk { .. } => false,
-            Self::Ending { is_at_cm, .. } => is_at_cm,
+            Self::CreatingForReq { .. } => false,
+            Self::Ending { has_cm_connection, .. } => has_cm_connection,
             _ => true,
         }
     }
 
     pub(super) const fn qpn(&self) -> Option<Qpn> {
         match *self {
-            Self::MakingToAsk { .. } | Self::MakingToAccept => None,
-            Self::Asked { qpn, .. } | Self::Accepted { qpn, .. } | Self::Open { qpn, .. } => {
+            Self::CreatingForReq { .. } | Self::CreatingForRep => None,
+            Self::ReqSent { qpn, .. } | Self::RepSent { qpn, .. } | Self::Open { qpn, .. } => {
                 Some(qpn)
             }
             Self::Ending { qpn, .. } => qpn,
@@ -58,11 +58,11 @@ impl State {
     /// The name of the state, and its reason or what it waits for.
     pub(super) fn describe(&self) -> (&'static str, &'static str) {
         match self {
-            Self::MakingToAsk { .. } | Self::MakingToAccept => {
-                ("making", "creating the queue pair")
+            Self::CreatingForReq { .. } | Self::CreatingForRep => {
+                ("creating", "creating the queue pair")
             }
-            Self::Asked { .. } => ("asked", "waiting for REP"),
-            Self::Accepted { .. } => ("accepted", "waiting for RTU"),
+            Self::ReqSent { .. } => ("req-sent", "waiting for REP"),
+            Self::RepSent { .. } => ("rep-sent", "waiting for RTU"),
             Self::Open { .. } => ("open", ""),
             Self::Ending { why, .. } => ("ending", why.name()),
         }

@@ -45,28 +45,29 @@ impl Connections {
 
     /// Ends a connection: disconnects from the peer, and destroys the queue pair.
     pub(super) fn end(&mut self, now: Time, key: ConnectionKey, why: PeerDrop) {
-        let is_at_cm = self.all.get(&key).is_some_and(|connection| connection.state.is_at_cm());
-        self.end_with(now, key, why, is_at_cm);
+        let has_cm_connection =
+            self.all.get(&key).is_some_and(|connection| connection.state.has_cm_connection());
+        self.end_with(now, key, why, has_cm_connection);
     }
 
-    fn end_with(&mut self, now: Time, key: ConnectionKey, why: PeerDrop, is_at_cm: bool) {
+    fn end_with(&mut self, now: Time, key: ConnectionKey, why: PeerDrop, has_cm_connection: bool) {
         let private_data = self.private_data().padded();
         let Some(connection) = self.all.get_mut(&key).filter(|it| !it.is_ending()) else { return };
         let was_good = connection.is_open() && now >= connection.since + self.config.good_after;
-        if is_at_cm {
+        if has_cm_connection {
             // The CM may have closed the connection, and its event is not polled yet.
             let _gone = self.cm.disconnect(now, key, private_data);
         }
         let (address, worker, qpn) = (connection.peer, connection.worker, connection.state.qpn());
-        let was = self.all.set_ending(now, key, State::Ending { why, is_at_cm, qpn });
+        let was = self.all.set_ending(now, key, State::Ending { why, has_cm_connection, qpn });
         self.drops.count(why);
         self.set_probe(key, Probe::Idle);
-        self.retire(key, worker, was.as_ref(), is_at_cm);
+        self.retire(key, worker, was.as_ref(), has_cm_connection);
         let Some(attempts) = self.attempts_mut(address, worker) else { return };
         if was_good {
             (attempts.failures, attempts.refusals) = (0, 0);
         }
-        if self.asks_by(address, worker) == Some(key) {
+        if self.outstanding_request(address, worker) == Some(key) {
             self.set_attempt(address, worker, Attempt::Idle);
         } else {
             self.changed.push_back(LinkAddress::parse(&address));
@@ -81,14 +82,14 @@ impl Connections {
         key: ConnectionKey,
         worker: WorkerId,
         was: Option<&State>,
-        is_at_cm: bool,
+        has_cm_connection: bool,
     ) {
         match was {
-            Some(State::Accepted { .. } | State::Open { .. }) if is_at_cm => {
+            Some(State::RepSent { .. } | State::Open { .. }) if has_cm_connection => {
                 let state = Some(QpState::Err);
                 self.modify(key, QpAttributes { state, ..QpAttributes::default() });
             }
-            Some(State::Asked { .. }) if is_at_cm => {}
+            Some(State::ReqSent { .. }) if has_cm_connection => {}
             _ => self.actions.push_back(Action::Disconnect { worker, connection: key }),
         }
     }
@@ -97,8 +98,8 @@ impl Connections {
     pub(super) fn handle_closed(&mut self, now: Time, key: ConnectionKey) {
         let Some(connection) = self.all.get_mut(&key) else { return };
         match &mut connection.state {
-            State::Ending { is_at_cm, .. } => {
-                *is_at_cm = false;
+            State::Ending { has_cm_connection, .. } => {
+                *has_cm_connection = false;
                 let worker = connection.worker;
                 self.actions.push_back(Action::Disconnect { worker, connection: key });
             }
@@ -113,14 +114,14 @@ impl Connections {
         end: ConnectionEnd,
     ) {
         let Some(connection) = self.all.get(&key).filter(|it| !it.is_ending()) else { return };
-        let was_asked = matches!(connection.state, State::Asked { .. });
+        let was_requesting = matches!(connection.state, State::ReqSent { .. });
         let was_good = now >= connection.since + self.config.good_after;
         match end {
-            ConnectionEnd::Rejected(rej) if was_asked => match rej.reason {
+            ConnectionEnd::Rejected(rej) if was_requesting => match rej.reason {
                 RejectReason::INVALID_SERVICE_ID => self.try_other_dialect(now, key),
                 reason => self.fail_attempt(now, key, Failure::rejected(reason)),
             },
-            ConnectionEnd::TimedOut if was_asked => {
+            ConnectionEnd::TimedOut if was_requesting => {
                 self.suspected.push_back(LinkAddress::parse(&connection.peer));
                 self.fail_attempt(now, key, PeerDrop::Silence);
             }

@@ -1,8 +1,8 @@
 //! The handshake of a connection, as active side (REQ, then RTU) or passive side (REP).
 //!
 //! ```text
-//!   we ask:     connect --> MakingToAsk --queue pair--> send_req --> Asked --REP--> Open
-//!   peer asks:  accept --> MakingToAccept --queue pair--> send_rep --> Accepted --RTU--> Open
+//!   we ask:     connect --> CreatingForReq --queue pair--> send_req --> ReqSent --REP--> Open
+//!   peer asks:  accept --> CreatingForRep --queue pair--> send_rep --> RepSent --RTU--> Open
 //! ```
 //!
 //! Both sides wait for the device to create their queue pair, and continue in `handle_made`. From
@@ -49,10 +49,10 @@ impl Connections {
         };
         let address = link.comparison_form();
         self.enter_peer(address).is_neighbor = true;
-        self.ask(now, address, worker, qp_type, path);
+        self.start_request(now, address, worker, qp_type, path);
     }
 
-    fn ask(
+    fn start_request(
         &mut self,
         now: Time,
         address: Address,
@@ -73,7 +73,7 @@ impl Connections {
             qp_type,
             dialect,
             role: Role::Active,
-            state: State::MakingToAsk { path: Box::new(*path) },
+            state: State::CreatingForReq { path: Box::new(*path) },
             since: now,
             used: now,
             probe: Probe::Idle,
@@ -89,8 +89,8 @@ impl Connections {
     pub(super) fn handle_made(&mut self, now: Time, key: ConnectionKey, qpn: Qpn) {
         let Some(connection) = self.all.get(&key) else { return };
         match connection.state.clone() {
-            State::MakingToAsk { path } => self.send_req(now, key, qpn, path),
-            State::MakingToAccept => self.send_rep(now, key, qpn),
+            State::CreatingForReq { path } => self.send_req(now, key, qpn, path),
+            State::CreatingForRep => self.send_rep(now, key, qpn),
             // The connection has ended meanwhile, and its queue pair is being destroyed.
             _ => return,
         }
@@ -135,7 +135,7 @@ impl Connections {
         let to = MadAddress::gsi_along(&path, local.port.lmc);
         let packet_life_time = path.packet_life_time.min(config.cm_response_timeout);
         match self.cm.connect(now, key, Connect { to, req, packet_life_time }) {
-            Ok(()) => connection.state = State::Asked { qpn, path },
+            Ok(()) => connection.state = State::ReqSent { qpn, path },
             Err(_) => self.fail_attempt(now, key, PeerDrop::Full),
         }
     }
@@ -143,8 +143,8 @@ impl Connections {
     /// Handles a REP: our queue pair becomes ready and an RTU opens the connection, or a REJ ends
     /// it.
     pub(super) fn handle_reply(&mut self, now: Time, key: ConnectionKey, rep: &Rep) {
-        let is_asked = |it: &&Connection| matches!(it.state, State::Asked { .. });
-        let Some(connection) = self.all.get(&key).filter(is_asked) else {
+        let is_requesting = |it: &&Connection| matches!(it.state, State::ReqSent { .. });
+        let Some(connection) = self.all.get(&key).filter(is_requesting) else {
             // The connection is ending or gone. This makes the CM report when it has closed.
             let _gone = self.cm.disconnect(now, key, self.private_data().padded());
             return;
@@ -188,7 +188,7 @@ impl Connections {
     }
 
     pub(super) fn handle_established(&mut self, now: Time, key: ConnectionKey) {
-        if self.all.get(&key).is_some_and(|it| matches!(it.state, State::Accepted { .. })) {
+        if self.all.get(&key).is_some_and(|it| matches!(it.state, State::RepSent { .. })) {
             self.open(now, key);
         }
     }
@@ -197,7 +197,7 @@ impl Connections {
     /// replaces.
     fn open(&mut self, now: Time, key: ConnectionKey) {
         let Some(connection) = self.all.get_mut(&key) else { return };
-        let (State::Asked { qpn, .. } | State::Accepted { qpn }) = connection.state else {
+        let (State::ReqSent { qpn, .. } | State::RepSent { qpn }) = connection.state else {
             return;
         };
         connection.state = State::Open { qpn };
@@ -256,7 +256,7 @@ impl Connections {
     pub(super) fn try_other_dialect(&mut self, now: Time, key: ConnectionKey) {
         let Some(connection) = self.all.get(&key) else { return };
         let Connection { peer: address, worker, qp_type, dialect, .. } = *connection;
-        let State::Asked { path, .. } = connection.state.clone() else { return };
+        let State::ReqSent { path, .. } = connection.state.clone() else { return };
         let other = match dialect {
             Dialect::Rfc => Dialect::Linux,
             Dialect::Linux => Dialect::Rfc,
@@ -273,11 +273,15 @@ impl Connections {
             );
         }
         self.end(now, key, PeerDrop::Refused);
-        self.ask(now, address, worker, qp_type, &path);
+        self.start_request(now, address, worker, qp_type, &path);
     }
 
     /// The connection of an outstanding request of ours for a worker, if there is one.
-    pub(super) fn asks_by(&self, peer: Address, worker: WorkerId) -> Option<ConnectionKey> {
+    pub(super) fn outstanding_request(
+        &self,
+        peer: Address,
+        worker: WorkerId,
+    ) -> Option<ConnectionKey> {
         match self.attempt(peer, worker) {
             Attempt::UnderWay(key) => Some(key),
             _ => None,
@@ -328,10 +332,10 @@ impl Connections {
             return Err((RejectReason::INVALID_PATH_MTU, PeerDrop::BadPrivateData));
         }
         let asking_worker = asking_worker(req);
-        let crossing = self.asks_by(peer, WorkerId(asking_worker));
+        let crossing = self.outstanding_request(peer, WorkerId(asking_worker));
         let crossing = crossing.filter(|key| self.crosses(*key, dialect));
         let is_sent = |key| {
-            self.all.get(&key).is_some_and(|known| matches!(known.state, State::Asked { .. }))
+            self.all.get(&key).is_some_and(|known| matches!(known.state, State::ReqSent { .. }))
         };
         if crossing.is_some_and(is_sent) && own > peer {
             return Err((UNWANTED, PeerDrop::Crossing));
@@ -349,7 +353,7 @@ impl Connections {
             qp_type,
             dialect,
             role: Role::Passive,
-            state: State::MakingToAccept,
+            state: State::CreatingForRep,
             since: now,
             used: now,
             probe: Probe::Idle,
@@ -446,7 +450,7 @@ impl Connections {
         }
         let is_accepted = self.cm.accept(now, key, rep).is_ok();
         match self.all.get_mut(&key).filter(|_| is_accepted) {
-            Some(connection) => connection.state = State::Accepted { qpn },
+            Some(connection) => connection.state = State::RepSent { qpn },
             None => self.end(now, key, PeerDrop::Silence),
         }
     }

@@ -2,8 +2,8 @@
 //! (RFC 4755 2, 3, 5, 8).
 //!
 //! ```text
-//!   we ask:      MakingToAsk --queue pair--> Asked --REP: ready, RTU--> Open
-//!   peer asks:   MakingToAccept --queue pair: ready, REP--> Accepted --RTU, or data--> Open
+//!   we ask:      CreatingForReq --queue pair--> ReqSent --REP: ready, RTU--> Open
+//!   peer asks:   CreatingForRep --queue pair: ready, REP--> RepSent --RTU, or data--> Open
 //!   any:         --refused, failed, replaced, disconnected--> Ending
 //!   Ending       --closed at the CM, no packet in flight, buffers returned--> (none)
 //! ```
@@ -231,7 +231,7 @@ impl Connections {
             QueuePairEvent::Used { received } => self.handle_used(now, key, received),
             QueuePairEvent::DataCame => {
                 self.handle_used(now, key, true);
-                if let Some(State::Accepted { .. }) = self.all.get(&key).map(|it| &it.state) {
+                if let Some(State::RepSent { .. }) = self.all.get(&key).map(|it| &it.state) {
                     // A connection that has just ended needs no confirmation.
                     let _gone = self.cm.handle_data(now, key);
                 }

@@ -20,11 +20,11 @@ impl Connections {
         for (key, it) in &all {
             let is_ours = it.role == Role::Active;
             match &it.state {
-                State::MakingToAsk { .. } | State::Asked { .. } => {
+                State::CreatingForReq { .. } | State::ReqSent { .. } => {
                     assert!(is_ours, "{it:?}");
-                    assert_eq!(self.asks_by(it.peer, it.worker), Some(*key), "{it:?}");
+                    assert_eq!(self.outstanding_request(it.peer, it.worker), Some(*key), "{it:?}");
                 }
-                State::MakingToAccept | State::Accepted { .. } => {
+                State::CreatingForRep | State::RepSent { .. } => {
                     assert!(!is_ours && it.mtu >= 68, "{it:?}");
                 }
                 State::Open { .. } => {
@@ -86,18 +86,18 @@ fn end(pair: &mut Pair) {
 type Start = fn(&mut Pair);
 
 const STARTS: [(&str, Start); 9] = [
-    ("making to ask", ask_for_packet),
-    ("asked", Pair::connect),
-    ("open, asked by us", open),
-    ("making to accept", |pair| {
+    ("creating for REQ", ask_for_packet),
+    ("REQ sent", Pair::connect),
+    ("open, requested by us", open),
+    ("creating for REP", |pair| {
         pair.ask(Dialect::Rfc, &THEIRS, 0x600);
         hear(pair);
     }),
-    ("accepted", |pair| {
+    ("REP sent", |pair| {
         pair.ask(Dialect::Rfc, &THEIRS, 0x600);
         pair.settle();
     }),
-    ("open, asked by the peer", |pair| {
+    ("open, requested by the peer", |pair| {
         pair.ask(Dialect::Rfc, &THEIRS, 0x600);
         pair.settle();
         pair.confirm_all();
@@ -242,7 +242,7 @@ fn table(qp_type: QpType) -> String {
             start(&mut pair);
             pair.ours.check_states();
             let key = only(&pair);
-            let id = pair.ours.all.get(&key).filter(|it| it.state.is_at_cm()).map(|_| key);
+            let id = pair.ours.all.get(&key).filter(|it| it.state.has_cm_connection()).map(|_| key);
             let (_, before) = (outcome(&mut pair), state(&pair, key));
             happen(&mut pair, key, id);
             pair.ours.check_states();
