@@ -300,7 +300,7 @@ fn every_question_is_answered_in_bad_weather_or_ends() {
                     assert_eq!(path.dlid, world.lid(host % 3 + 1));
                     answered += 1;
                 }
-                other => assert_eq!(other, Err(SaError::Silence), "seed {seed}"),
+                other => assert_eq!(other, Err(SaError::NoResponse), "seed {seed}"),
             }
         }
         assert!(world.clients.iter().all(|client| client.poll_timeout().is_none()));

@@ -6,12 +6,12 @@
 //! the SA reports the GID out of service (IBA 13.4.8.2, trap 65), or has no path to it.
 //!
 //! ```text
-//!   trap 65 --> the neighbors at the port are probed --no answer--> silent
-//!   silent, and trap 65 or no path --> gone
+//!   trap 65 --> the neighbors at the port are probed --no answer--> unresponsive
+//!   unresponsive, and trap 65 or no path --> gone
 //!   found anew, another link address, or an announcement --> moved
 //! ```
 //!
-//! Why it is not enough that a neighbor is silent: a process that is stopped or busy does not
+//! Why it is not enough that a neighbor is unresponsive: a process that is stopped or busy does not
 //! answer either, and continues later. Why trap 65 alone is not enough: if a port is back before
 //! three probes have failed, it is the same neighbor with the same connections.
 
@@ -42,7 +42,7 @@ pub(super) struct OutOfService {
     is_told: bool,
     moves: RateLimit,
     /// Neighbors that no longer answer, with the GID of their last port.
-    silent: BTreeMap<IpAddr, Gid>,
+    unresponsive: BTreeMap<IpAddr, Gid>,
     changes: VecDeque<NeighborChange>,
 }
 
@@ -52,7 +52,7 @@ impl Default for OutOfService {
             is_watched: false,
             is_told: false,
             moves: RateLimit::new(MOVES_PER_SECOND_MAX, MOVES_PER_SECOND_MAX),
-            silent: BTreeMap::new(),
+            unresponsive: BTreeMap::new(),
             changes: VecDeque::new(),
         }
     }
@@ -74,20 +74,20 @@ impl OutOfService {
         }
     }
 
-    /// Handles a resolved neighbor. If it was silent before, it may have restarted.
+    /// Handles a resolved neighbor. If it was unresponsive before, it may have restarted.
     pub(super) fn handle_resolved(&mut self, now: Time, ip: IpAddr) {
-        if self.silent.remove(&ip).is_some() {
+        if self.unresponsive.remove(&ip).is_some() {
             self.handle_moved(now, ip);
         }
     }
 
     pub(super) fn handle_forgotten(&mut self, ip: IpAddr) {
-        self.silent.remove(&ip);
+        self.unresponsive.remove(&ip);
     }
 
-    /// Handles a port that has left the subnet: its silent neighbors are gone.
+    /// Handles a port that has left the subnet: its unresponsive neighbors are gone.
     pub(super) fn handle_departure(&mut self, gid: Gid) {
-        let gone: Vec<_> = self.silent.extract_if(.., |_, port| *port == gid).collect();
+        let gone: Vec<_> = self.unresponsive.extract_if(.., |_, port| *port == gid).collect();
         if self.is_watched {
             self.changes.extend(gone.into_iter().map(|(ip, _)| NeighborChange::Gone(ip)));
         }
@@ -112,8 +112,8 @@ impl IpoibInterface {
 
     /// Handles a neighbor that no longer answers. An SA query, sent even if the last one has just
     /// failed, finds whether the port is still in the subnet.
-    pub(super) fn handle_silence(&mut self, now: Time, ip: IpAddr, gid: Gid) {
-        self.out_of_service.silent.insert(ip, gid);
+    pub(super) fn handle_unresponsive(&mut self, now: Time, ip: IpAddr, gid: Gid) {
+        self.out_of_service.unresponsive.insert(ip, gid);
         self.ask_path(now, gid);
     }
 
@@ -128,7 +128,7 @@ impl IpoibInterface {
     }
 
     /// Handles the SA's report that a port is out of service: its neighbors are probed, and those
-    /// that are silent already are gone.
+    /// that are unresponsive already are gone.
     pub(super) fn handle_gid_out_of_service(&mut self, now: Time, gid: Gid) {
         self.out_of_service.handle_departure(gid);
         let peers = self.peers.all.values().filter(|peer| peer.link.gid == gid);

@@ -185,7 +185,7 @@ impl IpoibInterface {
             }
             NeighborEvent::Lost(ip, link) => {
                 self.unbind(now, ip, &link);
-                self.handle_silence(now, ip, link.gid);
+                self.handle_unresponsive(now, ip, link.gid);
             }
             NeighborEvent::Unreachable(_, packets) => {
                 packets.iter().for_each(|pending| self.unreachable(now, pending));

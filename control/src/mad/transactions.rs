@@ -58,7 +58,7 @@ pub enum TransactionOutcome {
     /// The peer answered BUSY to each try.
     Busy,
     /// No response came to any try.
-    Silence,
+    NoResponse,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -328,7 +328,7 @@ impl<K> Transactions<K> {
                 let outcome = if sent.is_busy {
                     TransactionOutcome::Busy
                 } else {
-                    TransactionOutcome::Silence
+                    TransactionOutcome::NoResponse
                 };
                 self.ended.push_back((sent.request.purpose, outcome));
             }
@@ -496,7 +496,7 @@ mod tests {
         }
         assert_eq!(
             (waits, transactions.poll_event()),
-            (vec![1, 2, 3], Some((5, TransactionOutcome::Silence)))
+            (vec![1, 2, 3], Some((5, TransactionOutcome::NoResponse)))
         );
         assert!(tids.windows(2).all(|two| two[0] == two[1]), "a late answer counts");
         assert_eq!(transactions.len(), (0, 0));

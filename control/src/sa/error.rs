@@ -7,7 +7,7 @@ use pollux_wire::mad::rmpp::RmppStatus;
 #[non_exhaustive]
 pub enum SaError {
     #[error("the subnet administrator does not answer: is a subnet manager there?")]
-    Silence,
+    NoResponse,
     #[error("the subnet administrator is too busy")]
     Busy,
     #[error("the subnet administrator has no resources for this request")]
@@ -58,6 +58,6 @@ impl SaError {
 
     /// Whether a retry can succeed.
     pub const fn is_passing(self) -> bool {
-        matches!(self, Self::Silence | Self::Busy | Self::NoResources | Self::Aborted(_))
+        matches!(self, Self::NoResponse | Self::Busy | Self::NoResources | Self::Aborted(_))
     }
 }

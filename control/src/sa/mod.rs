@@ -107,14 +107,14 @@ pub struct SaResults {
     pub refused: u64,
     /// The answer to the last try was BUSY.
     pub busy: u64,
-    pub silent: u64,
+    pub unanswered: u64,
 }
 
 impl SaResults {
     const fn count(&mut self, result: &Result<SaReply, SaError>) {
         match result {
             Ok(_) => self.answered += 1,
-            Err(SaError::Silence) => self.silent += 1,
+            Err(SaError::NoResponse) => self.unanswered += 1,
             Err(SaError::Busy) => self.busy += 1,
             Err(_) => self.refused += 1,
         }
@@ -229,7 +229,7 @@ impl SaClient {
             }
             TransactionOutcome::Aborted(status) => Err(SaError::Aborted(status)),
             TransactionOutcome::Busy => Err(SaError::Busy),
-            TransactionOutcome::Silence => Err(SaError::Silence),
+            TransactionOutcome::NoResponse => Err(SaError::NoResponse),
         };
         self.results.count(&result);
         Some(SaEvent::Answered { id, result })
@@ -320,8 +320,8 @@ mod tests {
                 ended += std::iter::from_fn(|| client.poll_event()).count() as u64;
             }
             prop_assert_eq!(ended, asked);
-            let SaResults { answered, refused, busy, silent } = *client.results();
-            prop_assert_eq!(answered + refused + busy + silent, asked);
+            let SaResults { answered, refused, busy, unanswered } = *client.results();
+            prop_assert_eq!(answered + refused + busy + unanswered, asked);
         }
     }
 }

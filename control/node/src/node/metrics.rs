@@ -160,10 +160,13 @@ impl NodeRunner {
     fn administrator(&self, out: &mut Exposition) {
         let mut samples = out.family(&all::SA_QUERIES);
         for (name, one) in self.ipoib() {
-            let SaResults { answered, refused, busy, silent } = *one.control().sa_results();
-            for (result, count) in
-                [("answered", answered), ("refused", refused), ("busy", busy), ("silent", silent)]
-            {
+            let SaResults { answered, refused, busy, unanswered } = *one.control().sa_results();
+            for (result, count) in [
+                ("answered", answered),
+                ("refused", refused),
+                ("busy", busy),
+                ("unanswered", unanswered),
+            ] {
                 samples.add(&[("interface", name), ("result", result)], count);
             }
         }

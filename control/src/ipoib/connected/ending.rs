@@ -123,9 +123,9 @@ impl Connections {
             },
             ConnectionEnd::TimedOut if was_requesting => {
                 self.suspected.push_back(LinkAddress::parse(&connection.peer));
-                self.fail_attempt(now, key, PeerDrop::Silence);
+                self.fail_attempt(now, key, PeerDrop::NoResponse);
             }
-            ConnectionEnd::TimedOut => self.end(now, key, PeerDrop::Silence),
+            ConnectionEnd::TimedOut => self.end(now, key, PeerDrop::NoResponse),
             ConnectionEnd::Rejected(_) => self.end(now, key, PeerDrop::Refused),
             ConnectionEnd::Asked if !was_good => self.fail_attempt(now, key, PeerDrop::PeerEnded),
             ConnectionEnd::Asked | ConnectionEnd::Answered | ConnectionEnd::Stale => {

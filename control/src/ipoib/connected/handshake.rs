@@ -441,7 +441,7 @@ impl Connections {
         };
         let Some(local) = &self.local else { return self.end(now, key, PeerDrop::Down) };
         let Some((req, from)) = self.cm.request(key) else {
-            return self.end(now, key, PeerDrop::Silence);
+            return self.end(now, key, PeerDrop::NoResponse);
         };
         let (terms, alternate) = (Terms::passive(req, &rep, from, &local.port), req.alternate);
         self.make_ready(key, terms);
@@ -451,7 +451,7 @@ impl Connections {
         let is_accepted = self.cm.accept(now, key, rep).is_ok();
         match self.all.get_mut(&key).filter(|_| is_accepted) {
             Some(connection) => connection.state = State::RepSent { qpn },
-            None => self.end(now, key, PeerDrop::Silence),
+            None => self.end(now, key, PeerDrop::NoResponse),
         }
     }
 }

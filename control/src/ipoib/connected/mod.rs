@@ -75,7 +75,7 @@ reasons! {
         BadPrivateData = "bad_private_data",
         Refused = "refused",
         /// Our REQ or a probe was not answered.
-        Silence = "silence",
+        NoResponse = "no_response",
         /// A queue pair could not be created, or failed.
         QueuePair = "queue_pair",
         /// The peer has opened another connection in its place.

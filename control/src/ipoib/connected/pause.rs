@@ -78,7 +78,7 @@ impl fmt::Display for Failure {
                 Some(name) => write!(f, "REJ {}, {name}", reason.0),
                 None => write!(f, "REJ {}", reason.0),
             },
-            (PeerDrop::Silence, _) => f.write_str("no answer to REQ"),
+            (PeerDrop::NoResponse, _) => f.write_str("no answer to REQ"),
             (PeerDrop::QueuePair, _) => f.write_str("the queue pair failed"),
             (PeerDrop::PeerEnded, _) => f.write_str("the peer ended it by DREQ"),
             (PeerDrop::BadPrivateData, _) => f.write_str("invalid private data in REP"),

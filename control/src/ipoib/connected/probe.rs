@@ -122,7 +122,7 @@ impl Connections {
                 self.set_probe(key, Probe::Asked { left, until });
             } else {
                 self.suspected.push_back(LinkAddress::parse(&connection.peer));
-                self.end(now, key, PeerDrop::Silence);
+                self.end(now, key, PeerDrop::NoResponse);
             }
         }
     }
