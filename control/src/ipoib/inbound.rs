@@ -105,7 +105,7 @@ impl IpoibInterface {
         let Ok(packet) = Ipv4Packet::parse(bytes) else {
             return self.drops.count(InterfaceDrop::Malformed);
         };
-        if self.is_from_dhcp(now, &packet, bytes) {
+        if self.take_dhcp_packet(now, &packet, bytes) {
             return;
         }
         let header = packet.header();

@@ -57,7 +57,7 @@ impl IpoibInterface {
     }
 
     /// Passes a packet for the DHCP client to the client. Returns whether it was one.
-    pub(super) fn is_from_dhcp(
+    pub(super) fn take_dhcp_packet(
         &mut self,
         now: Time,
         packet: &Ipv4Packet<'_>,
