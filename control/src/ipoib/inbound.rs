@@ -21,9 +21,9 @@ use pollux_wire::ip::nd_option::{LinkLayerAddress, NdOption};
 use pollux_wire::mad::sa::PathRecord;
 use std::net::IpAddr;
 
-enum Owner {
+enum Handler {
     Discovery,
-    Listeners,
+    Membership,
     /// An echo request to one of our addresses.
     Echo,
     Sockets,
@@ -114,11 +114,11 @@ impl IpoibInterface {
         match (header.protocol, first) {
             (IpProtocol::IGMP, _) => self.membership.handle_igmp(now, bytes),
             (IpProtocol::ICMPV4, Some(Icmpv4Type::ECHO_REQUEST)) if is_unfragmented => {
-                self.deliver(now, EtherType::IPV4, header.destination.into(), bytes, Owner::Echo);
+                self.deliver(now, EtherType::IPV4, header.destination.into(), bytes, Handler::Echo);
             }
             _ => {
-                let owner = Owner::Sockets;
-                self.deliver(now, EtherType::IPV4, header.destination.into(), bytes, owner);
+                let handler = Handler::Sockets;
+                self.deliver(now, EtherType::IPV4, header.destination.into(), bytes, handler);
             }
         }
     }
@@ -131,10 +131,12 @@ impl IpoibInterface {
         let Ok(upper) = UpperLayer::find(header.next_header, packet.payload()) else {
             return self.drops.count(InterfaceDrop::Malformed);
         };
-        match owner_of_v6(&upper) {
-            Owner::Discovery => self.nd.handle_packet(bytes),
-            Owner::Listeners => self.membership.handle_mld(now, bytes),
-            owner => self.deliver(now, EtherType::IPV6, header.destination.into(), bytes, owner),
+        match classify_v6(&upper) {
+            Handler::Discovery => self.nd.handle_packet(bytes),
+            Handler::Membership => self.membership.handle_mld(now, bytes),
+            handler => {
+                self.deliver(now, EtherType::IPV6, header.destination.into(), bytes, handler)
+            }
         }
     }
 
@@ -144,7 +146,7 @@ impl IpoibInterface {
         ether_type: EtherType,
         destination: IpAddr,
         bytes: &[u8],
-        owner: Owner,
+        handler: Handler,
     ) {
         let is_broadcast = matches!(destination, IpAddr::V4(ip) if self.addresses.is_broadcast(ip));
         let is_ours = self.addresses.is_of_node(destination)
@@ -153,7 +155,7 @@ impl IpoibInterface {
         if !is_ours {
             return self.drops.count(InterfaceDrop::Transit);
         }
-        if matches!(owner, Owner::Echo) {
+        if matches!(handler, Handler::Echo) {
             if let Some(frame) = self.icmp.handle_echo(now, bytes, &self.addresses) {
                 self.send_frame(now, frame.at_link());
             }
@@ -179,7 +181,7 @@ impl IpoibInterface {
 fn claimed_by_discovery(packet: &[u8]) -> Option<LinkAddress> {
     let packet = Ipv6Packet::parse(packet).ok()?;
     let upper = UpperLayer::find(packet.header().next_header, packet.payload()).ok()?;
-    if !matches!(owner_of_v6(&upper), Owner::Discovery) {
+    if !matches!(classify_v6(&upper), Handler::Discovery) {
         return None;
     }
     let message = NdMessage::parse(upper.payload).ok()?;
@@ -191,16 +193,16 @@ fn claimed_by_discovery(packet: &[u8]) -> Option<LinkAddress> {
     })
 }
 
-fn owner_of_v6(upper: &UpperLayer<'_>) -> Owner {
+fn classify_v6(upper: &UpperLayer<'_>) -> Handler {
     if upper.protocol != IpProtocol::ICMPV6 {
-        return Owner::Sockets;
+        return Handler::Sockets;
     }
     match upper.payload.first().copied() {
-        Some(133..=137) => Owner::Discovery,
-        Some(130..=132 | 143) => Owner::Listeners,
+        Some(133..=137) => Handler::Discovery,
+        Some(130..=132 | 143) => Handler::Membership,
         Some(kind) if Icmpv6Type(kind) == Icmpv6Type::ECHO_REQUEST && upper.fragment.is_none() => {
-            Owner::Echo
+            Handler::Echo
         }
-        _ => Owner::Sockets,
+        _ => Handler::Sockets,
     }
 }
