@@ -325,7 +325,7 @@ impl RdmaCm {
         let to = MadAddress::gsi_along(&path, lmc);
         if id.qp_type == QpType::Ud {
             let private_data = padded(&private_data)?;
-            return self.ask_service(now, number, (to, path.p_key), service_id, private_data);
+            return self.request_service(now, number, (to, path.p_key), service_id, private_data);
         }
         if let Some(timeout) = id.ack_timeout {
             path.packet_life_time = TimeCode(timeout.saturating_sub(1));
@@ -390,7 +390,7 @@ impl RdmaCm {
                 let id = self.id_mut(file, number)?;
                 (id.state, id.uid) = (IdState::Accepting(key), uid);
             }
-            (IdState::Asked, Some(parameters)) => {
+            (IdState::ServiceRequested, Some(parameters)) => {
                 self.serve(number, parameters)?;
                 self.id_mut(file, number)?.uid = uid;
             }
@@ -421,7 +421,7 @@ impl RdmaCm {
                 self.id_mut(file, number)?.state = IdState::Ended(key);
                 Ok(())
             }
-            IdState::Asked => self.refuse_service(number, private_data),
+            IdState::ServiceRequested => self.refuse_service(number, private_data),
             _ => Err(RdmaCmError::Invalid),
         }
     }

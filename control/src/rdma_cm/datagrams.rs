@@ -30,13 +30,13 @@ const MESSAGES_MAX: usize = 4096;
 pub(super) struct Datagrams {
     outgoing: VecDeque<Envelope>,
     /// Our requests, by their request ID.
-    asking: BTreeMap<u32, Asking>,
+    sent: BTreeMap<u32, SentSidrReq>,
     /// Requests of peers, by the ID that was created for each.
-    asked: BTreeMap<u32, Asked>,
+    received: BTreeMap<u32, ReceivedSidrReq>,
 }
 
 #[derive(Debug)]
-struct Asking {
+struct SentSidrReq {
     number: u32,
     message: Envelope,
     repeats_left: u8,
@@ -44,7 +44,7 @@ struct Asking {
 }
 
 #[derive(Debug)]
-struct Asked {
+struct ReceivedSidrReq {
     from: MadAddress,
     transaction_id: u64,
     request_id: CommId,
@@ -52,7 +52,7 @@ struct Asked {
     reply: Option<SidrRep>,
 }
 
-impl Asked {
+impl ReceivedSidrReq {
     fn envelope(&self, rep: &SidrRep) -> Envelope {
         let mad = CmMessage::SidrRep(*rep).emit_mad(self.transaction_id);
         Envelope { peer: self.from, mad }
@@ -65,7 +65,7 @@ impl Datagrams {
     }
 
     pub(super) fn poll_timeout(&self) -> Option<Time> {
-        self.asking.values().map(|asking| asking.due).min()
+        self.sent.values().map(|sent| sent.due).min()
     }
 
     fn send(&mut self, message: Envelope) {
@@ -76,14 +76,14 @@ impl Datagrams {
 
     /// Forgets the requests of an ID.
     pub(super) fn forget(&mut self, number: u32) {
-        self.asking.retain(|_, asking| asking.number != number);
-        self.asked.remove(&number);
+        self.sent.retain(|_, sent| sent.number != number);
+        self.received.remove(&number);
     }
 }
 
 impl RdmaCm {
     /// Requests the queue pair of a service.
-    pub(super) fn ask_service(
+    pub(super) fn request_service(
         &mut self,
         now: Time,
         number: u32,
@@ -96,25 +96,25 @@ impl RdmaCm {
         let mad = CmMessage::SidrReq(req).emit_mad(request_id.into());
         let message = Envelope { peer: to, mad };
         let due = now + REPEAT_AFTER;
-        let asking = Asking { number, message, repeats_left: REPEATS_MAX, due };
-        self.datagrams.asking.insert(request_id, asking);
+        let sent = SentSidrReq { number, message, repeats_left: REPEATS_MAX, due };
+        self.datagrams.sent.insert(request_id, sent);
         self.datagrams.send(message);
-        self.ids.get_mut(&number).ok_or(RdmaCmError::NoId)?.state = IdState::Asking;
+        self.ids.get_mut(&number).ok_or(RdmaCmError::NoId)?.state = IdState::RequestingService;
         Ok(())
     }
 
     pub(super) fn handle_datagram_timeouts(&mut self, now: Time) {
-        let is_due = |_: &u32, asking: &mut Asking| asking.due <= now;
-        let due: Vec<_> = self.datagrams.asking.extract_if(.., is_due).collect();
-        for (request_id, asking) in due {
-            if asking.repeats_left == 0 {
-                self.end_service(asking.number, TIMED_OUT);
+        let is_due = |_: &u32, sent: &mut SentSidrReq| sent.due <= now;
+        let due: Vec<_> = self.datagrams.sent.extract_if(.., is_due).collect();
+        for (request_id, sent) in due {
+            if sent.repeats_left == 0 {
+                self.end_service(sent.number, TIMED_OUT);
                 continue;
             }
-            self.datagrams.send(asking.message);
-            let repeats_left = asking.repeats_left - 1;
-            let next = Asking { repeats_left, due: now + REPEAT_AFTER, ..asking };
-            self.datagrams.asking.insert(request_id, next);
+            self.datagrams.send(sent.message);
+            let repeats_left = sent.repeats_left - 1;
+            let next = SentSidrReq { repeats_left, due: now + REPEAT_AFTER, ..sent };
+            self.datagrams.sent.insert(request_id, next);
         }
     }
 
@@ -139,13 +139,12 @@ impl RdmaCm {
 
     fn handle_service_reply(&mut self, from: &MadAddress, rep: &SidrRep) -> bool {
         let request_id = rep.request_id.0;
-        let asking = self.datagrams.asking.get(&request_id);
-        let Some(number) =
-            asking.filter(|it| it.message.peer.is_same_port(from)).map(|it| it.number)
+        let sent = self.datagrams.sent.get(&request_id);
+        let Some(number) = sent.filter(|it| it.message.peer.is_same_port(from)).map(|it| it.number)
         else {
             return false;
         };
-        self.datagrams.asking.remove(&request_id);
+        self.datagrams.sent.remove(&request_id);
         if rep.status != SidrStatus::VALID {
             self.end_service(number, rep.status.0.into());
             return true;
@@ -168,15 +167,16 @@ impl RdmaCm {
         transaction_id: u64,
         req: &SidrReq,
     ) -> bool {
-        let is_same =
-            |asked: &&Asked| asked.request_id == req.request_id && asked.from.is_same_port(from);
-        if let Some(asked) = self.datagrams.asked.values().find(is_same) {
-            if let Some(reply) = asked.reply.map(|reply| asked.envelope(&reply)) {
+        let is_same = |received: &&ReceivedSidrReq| {
+            received.request_id == req.request_id && received.from.is_same_port(from)
+        };
+        if let Some(received) = self.datagrams.received.values().find(is_same) {
+            if let Some(reply) = received.reply.map(|reply| received.envelope(&reply)) {
                 self.datagrams.send(reply);
             }
             return true;
         }
-        let Some((listener, id)) = self.service_id_of(req) else { return false };
+        let Some((listener, id)) = self.requested_service(req) else { return false };
         let data = EventData::Datagram {
             vector: AddressVector::default(),
             qpn: Default::default(),
@@ -185,17 +185,23 @@ impl RdmaCm {
         };
         if let Some(number) = self.add_request(listener, id, &data) {
             let (request_id, service_id) = (req.request_id, req.service_id);
-            let asked = Asked { from: *from, transaction_id, request_id, service_id, reply: None };
-            self.datagrams.asked.insert(number, asked);
+            let received = ReceivedSidrReq {
+                from: *from,
+                transaction_id,
+                request_id,
+                service_id,
+                reply: None,
+            };
+            self.datagrams.received.insert(number, received);
         }
         true
     }
 
     /// The ID that listens, and a new ID for the request.
-    fn service_id_of(&self, req: &SidrReq) -> Option<(u32, CmId)> {
+    fn requested_service(&self, req: &SidrReq) -> Option<(u32, CmId)> {
         let at = PortSpace::of_service(req.service_id)?;
-        let (listener, mut id) = self.requested_id(at, read_addresses(&req.private_data)?)?;
-        id.state = IdState::Asked;
+        let (listener, mut id) = self.match_listener(at, read_addresses(&req.private_data)?)?;
+        id.state = IdState::ServiceRequested;
         (id.qp_type == QpType::Ud).then_some((listener, id))
     }
 
@@ -230,11 +236,11 @@ impl RdmaCm {
     }
 
     fn reply(&mut self, number: u32, rep: SidrRep, next: IdState) -> Result<(), RdmaCmError> {
-        let asked = self.datagrams.asked.get_mut(&number).ok_or(RdmaCmError::Invalid)?;
-        let Asked { request_id, service_id, .. } = *asked;
+        let received = self.datagrams.received.get_mut(&number).ok_or(RdmaCmError::Invalid)?;
+        let ReceivedSidrReq { request_id, service_id, .. } = *received;
         let rep = SidrRep { request_id, service_id, ..rep };
-        asked.reply = Some(rep);
-        let envelope = asked.envelope(&rep);
+        received.reply = Some(rep);
+        let envelope = received.envelope(&rep);
         self.datagrams.send(envelope);
         self.ids.get_mut(&number).ok_or(RdmaCmError::NoId)?.state = next;
         Ok(())

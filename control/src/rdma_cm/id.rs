@@ -23,9 +23,9 @@
 //!        v
 //!      ended  <-- REJ, timeout -- requesting, replied, accepting
 //!
-//!   datagrams: route resolved --connect: SIDR_REQ--> asking --SIDR_REP--> found
-//!              asked, at a SIDR_REQ for a listener --accept: SIDR_REP--> served
-//!                                                  --reject: SIDR_REP--> served
+//!   datagrams: route resolved --connect: SIDR_REQ--> requesting service --SIDR_REP--> found
+//!              service requested, at a SIDR_REQ for a listener --accept: SIDR_REP--> served
+//!                                                              --reject: SIDR_REP--> served
 //! ```
 
 use super::abi::RouteAnswer;
@@ -71,9 +71,9 @@ pub(super) enum IdState {
     Connected(ConnectionKey),
     /// The connection may still be in time-wait.
     Ended(ConnectionKey),
-    Asking,
+    RequestingService,
     Found,
-    Asked,
+    ServiceRequested,
     Served,
 }
 

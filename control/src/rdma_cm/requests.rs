@@ -59,7 +59,8 @@ impl RdmaCm {
         let (space, port) = PortSpace::of_service(req.service_id).ok_or_else(unknown)?;
         let addresses = read_addresses(&req.private_data).ok_or_else(unknown)?;
         let starting_psn = Psn::new(self.rng.next_u64() as u32);
-        let (listener, mut id) = self.requested_id((space, port), addresses).ok_or_else(unknown)?;
+        let (listener, mut id) =
+            self.match_listener((space, port), addresses).ok_or_else(unknown)?;
         let is_service = match id.qp_type {
             QpType::Uc => req.transport_service == TransportService::UC,
             _ => req.transport_service == TransportService::RC,
@@ -89,7 +90,7 @@ impl RdmaCm {
     }
 
     /// The ID that listens at our address, and a new ID for a request from `from`.
-    pub(super) fn requested_id(
+    pub(super) fn match_listener(
         &self,
         (space, port): (PortSpace, u16),
         (from, to): (SocketAddr, IpAddr),
