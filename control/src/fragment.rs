@@ -8,7 +8,7 @@ const UNIT: usize = 8;
 
 /// The fragments of a packet. `None` if the packet is malformed or forbids fragmentation, or if
 /// `mtu` has no space for payload. Identification 0 is replaced by `id`, except in a fragment.
-pub(crate) fn parts(bytes: &[u8], mtu: usize, id: u16) -> Option<Vec<Vec<u8>>> {
+pub(crate) fn fragments(bytes: &[u8], mtu: usize, id: u16) -> Option<Vec<Vec<u8>>> {
     let packet = Ipv4Packet::parse(bytes).ok()?;
     let header = packet.header();
     let options = bytes.get(Ipv4Header::LEN..header.header_len())?;
@@ -18,9 +18,9 @@ pub(crate) fn parts(bytes: &[u8], mtu: usize, id: u16) -> Option<Vec<Vec<u8>>> {
     }
     let has_id = header.identification != 0 || header.is_fragment();
     let identification = if has_id { header.identification } else { id };
-    let later_options = options_of_later_parts(options);
+    let later_options = options_of_later_fragments(options);
     let count = packet.payload().len().div_ceil(payload_max);
-    let part = |(nth, payload): (usize, &[u8])| {
+    let fragment = |(nth, payload): (usize, &[u8])| {
         let offset = usize::from(header.fragment_offset) + nth * payload_max / UNIT;
         let options = if offset == 0 { options } else { &later_options };
         let own = Ipv4Header {
@@ -35,12 +35,12 @@ pub(crate) fn parts(bytes: &[u8], mtu: usize, id: u16) -> Option<Vec<Vec<u8>>> {
         let own = Ipv4Header { header_checksum: sum.checksum(), ..own };
         Some([&own.emit()[..], options, payload].concat())
     };
-    packet.payload().chunks(payload_max).enumerate().map(part).collect()
+    packet.payload().chunks(payload_max).enumerate().map(fragment).collect()
 }
 
 /// The options of all fragments except the first: options without the copied flag are replaced by
 /// no-operation (RFC 791 3.1). Bytes from a malformed option on stay as they are.
-fn options_of_later_parts(options: &[u8]) -> Vec<u8> {
+fn options_of_later_fragments(options: &[u8]) -> Vec<u8> {
     const COPIED: u8 = 0x80;
     let mut all = options.to_vec();
     let mut at = 0;
@@ -77,16 +77,16 @@ mod tests {
     }
 
     /// Checks each fragment, and returns the payload of all.
-    fn joined(parts: &[Vec<u8>], header: &Ipv4Header) -> Vec<u8> {
+    fn joined(fragments: &[Vec<u8>], header: &Ipv4Header) -> Vec<u8> {
         let mut payload = Vec::new();
-        for (nth, bytes) in parts.iter().enumerate() {
-            let part = Ipv4Packet::parse(bytes).unwrap();
-            let own = part.header();
-            assert!(part.checksum_ok() && own.identification == header.identification);
+        for (nth, bytes) in fragments.iter().enumerate() {
+            let fragment = Ipv4Packet::parse(bytes).unwrap();
+            let own = fragment.header();
+            assert!(fragment.checksum_ok() && own.identification == header.identification);
             assert_eq!((own.ttl, own.protocol), (header.ttl, header.protocol));
             assert_eq!(usize::from(own.fragment_offset) * UNIT, payload.len());
-            assert_eq!(own.more_fragments, nth + 1 < parts.len());
-            payload.extend_from_slice(part.payload());
+            assert_eq!(own.more_fragments, nth + 1 < fragments.len());
+            payload.extend_from_slice(fragment.payload());
         }
         payload
     }
@@ -94,23 +94,23 @@ mod tests {
     proptest! {
         /// Fragments can be fragmented again on a narrower link.
         #[test]
-        fn parts_make_the_whole(
+        fn fragments_make_the_whole(
             len in 0usize..20_000, mtu in 28usize..3000, narrow in 28usize..600,
         ) {
             let payload: Vec<u8> = (0..len).map(|at| at as u8).collect();
             let whole = packet(header(7), &payload);
-            let once = parts(&whole, mtu, 1).unwrap();
-            prop_assert!(once.iter().all(|part| part.len() <= mtu));
+            let once = fragments(&whole, mtu, 1).unwrap();
+            prop_assert!(once.iter().all(|fragment| fragment.len() <= mtu));
             prop_assert_eq!(&joined(&once, &header(7)), &payload);
             let twice: Vec<_> =
-                once.iter().flat_map(|part| parts(part, narrow, 1).unwrap()).collect();
-            prop_assert!(twice.iter().all(|part| part.len() <= narrow));
+                once.iter().flat_map(|fragment| fragments(fragment, narrow, 1).unwrap()).collect();
+            prop_assert!(twice.iter().all(|fragment| fragment.len() <= narrow));
             prop_assert_eq!(&joined(&twice, &header(7)), &payload);
         }
 
         #[test]
         fn any_bytes_are_survived(bytes in prop::collection::vec(any::<u8>(), 0..100), mtu: u16) {
-            let _parts = parts(&bytes, mtu.into(), 1);
+            let _fragments = fragments(&bytes, mtu.into(), 1);
         }
     }
 
@@ -124,24 +124,28 @@ mod tests {
         let mut whole = vec![0; 32 + 100];
         let payload = header(7).write_packet(&options, 100, &mut whole).unwrap();
         payload.fill(9);
-        let parts = parts(&whole, 32 + 48, 1).unwrap();
+        let fragments = fragments(&whole, 32 + 48, 1).unwrap();
         let first = [&[148, 4, 0, 0, 7, 7, 4, 0, 0, 0, 0, 0][..]];
         let others = [&[148, 4, 0, 0, 1, 1, 1, 1, 1, 1, 1, 0][..]; 2];
-        let found: Vec<_> = parts.iter().map(|part| &part[20..32]).collect();
+        let found: Vec<_> = fragments.iter().map(|fragment| &fragment[20..32]).collect();
         assert_eq!(found, [&first[..], &others[..]].concat());
-        assert_eq!(joined(&parts, &header(7)), [9; 100]);
+        assert_eq!(joined(&fragments, &header(7)), [9; 100]);
         // Fragments of a later fragment keep the options of that fragment.
-        let again = super::parts(&parts[1], 32 + 16, 1).unwrap();
-        assert!(again.iter().all(|part| part[20..32] == *others[0]));
+        let again = super::fragments(&fragments[1], 32 + 16, 1).unwrap();
+        assert!(again.iter().all(|fragment| fragment[20..32] == *others[0]));
     }
 
     #[test]
     fn a_packet_with_dont_fragment_is_not_fragmented() {
         let whole = Ipv4Header { dont_fragment: true, ..header(7) };
-        assert_eq!(parts(&packet(whole, &[1; 100]), 60, 1), None);
-        assert_eq!(parts(&[0x60; 100], 60, 1), None, "only IPv4");
-        assert_eq!(parts(&packet(header(7), &[1; 100]), 27, 1), None, "no room for any payload");
-        let unnamed = parts(&packet(header(0), &[1; 100]), 60, 9).unwrap();
-        assert_eq!(joined(&unnamed, &header(9)), [1; 100], "parts need a name");
+        assert_eq!(fragments(&packet(whole, &[1; 100]), 60, 1), None);
+        assert_eq!(fragments(&[0x60; 100], 60, 1), None, "only IPv4");
+        assert_eq!(
+            fragments(&packet(header(7), &[1; 100]), 27, 1),
+            None,
+            "no room for any payload"
+        );
+        let unnamed = fragments(&packet(header(0), &[1; 100]), 60, 9).unwrap();
+        assert_eq!(joined(&unnamed, &header(9)), [1; 100], "fragments need a name");
     }
 }

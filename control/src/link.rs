@@ -29,7 +29,7 @@ pub trait InterfaceAddress:
 
     /// The address without the flags of connected mode.
     #[must_use]
-    fn without_offers(self) -> Self;
+    fn without_flags(self) -> Self;
 
     /// The address, if it is of this kind of link.
     fn of_link(address: LinkLayerAddress) -> Option<Self>;
@@ -56,7 +56,7 @@ impl InterfaceAddress for LinkAddress {
         self.gid == other.gid
     }
 
-    fn without_offers(self) -> Self {
+    fn without_flags(self) -> Self {
         self.without_flags()
     }
 
@@ -83,7 +83,7 @@ impl InterfaceAddress for MacAddress {
         self == other
     }
 
-    fn without_offers(self) -> Self {
+    fn without_flags(self) -> Self {
         self
     }
 

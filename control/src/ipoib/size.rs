@@ -6,7 +6,7 @@
 //! sender (a local socket, or another host) gets an ICMP error.
 
 use super::{Adjacency, InterfaceDrop, IpoibInterface, PendingPacket};
-use crate::fragment::parts;
+use crate::fragment::fragments;
 use crate::frame::destination;
 use crate::icmp::IcmpError;
 use pollux_verbs::time::Time;
@@ -60,9 +60,9 @@ impl IpoibInterface {
         if packet.len() <= mtu as usize {
             return vec![packet];
         }
-        let parts = parts(&packet, mtu as usize, self.part_id);
+        let fragments = fragments(&packet, mtu as usize, self.part_id);
         self.part_id = self.part_id.wrapping_add(1);
-        parts.unwrap_or_else(|| {
+        fragments.unwrap_or_else(|| {
             self.drops.count(InterfaceDrop::TooBig);
             self.send_error_back(now, &packet, from, IcmpError::TooBig(mtu));
             Vec::new()

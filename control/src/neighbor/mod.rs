@@ -243,7 +243,7 @@ impl<P, L: InterfaceAddress> Neighbors<P, L> {
     /// Handles a claim. The caller checks that the claim is about an address on the link that is
     /// not ours.
     pub fn handle_claim(&mut self, now: Time, claim: Claim<L>) {
-        let address = claim.address.map(|address| self.with_flags_that_count(address));
+        let address = claim.address.map(|address| self.effective_address(address));
         match (self.entries.get(&claim.ip), claim.kind, address) {
             (Some(Entry { state: State::Permanent { address: known }, .. }), _, address) => {
                 if address.is_some_and(|address| !address.is_same(known)) {
@@ -297,7 +297,7 @@ impl<P, L: InterfaceAddress> Neighbors<P, L> {
         if !self.entries.contains_key(&ip) && !self.make_space(Usefulness::InUse) {
             return false;
         }
-        let state = State::Permanent { address: self.with_flags_that_count(address) };
+        let state = State::Permanent { address: self.effective_address(address) };
         let entry = self.take(ip);
         let before = entry.as_ref().map(|entry| entry.state);
         let entry = entry.unwrap_or_else(|| Entry::new(now, state, "configured"));

@@ -175,8 +175,8 @@ impl<P, L: InterfaceAddress> Neighbors<P, L> {
         self.events.push_back(event);
     }
 
-    pub(super) fn with_flags_that_count(&self, address: L) -> L {
-        if self.config.connected_mode { address } else { address.without_offers() }
+    pub(super) fn effective_address(&self, address: L) -> L {
+        if self.config.connected_mode { address } else { address.without_flags() }
     }
 
     fn rules(&mut self) -> Rules<'_> {

@@ -26,7 +26,7 @@ use crate::beyond::{
 use crate::bounded::BoundedQueue;
 use crate::effects::Delivery;
 use crate::ethernet::{EthernetConfig, EthernetNeighbors};
-use crate::fragment::parts;
+use crate::fragment::fragments;
 use crate::frame::source;
 use crate::icmp::{Icmp, IcmpConfig, IcmpCounters, IcmpError};
 use crate::no_listener::Answer;
@@ -363,7 +363,7 @@ impl PlainInterface {
         }
         let id = self.fragment_id;
         self.fragment_id = id.wrapping_add(1);
-        parts(&packet, self.mtu as usize, id).unwrap_or_else(|| {
+        fragments(&packet, self.mtu as usize, id).unwrap_or_else(|| {
             self.drops.count(PlainDrop::TooBig);
             let error = IcmpError::TooBig(self.mtu);
             if !from.is_some_and(|from| self.routing.transfer_error(from, &packet, error)) {
