@@ -135,7 +135,7 @@ impl IpoibInterface {
             Handler::Discovery => self.nd.handle_packet(bytes),
             Handler::Membership => self.membership.handle_mld(now, bytes),
             handler => {
-                self.deliver(now, EtherType::IPV6, header.destination.into(), bytes, handler)
+                self.deliver(now, EtherType::IPV6, header.destination.into(), bytes, handler);
             }
         }
     }
