@@ -240,7 +240,7 @@ fn invalid_devices_are_refused_and_absent_ones_are_not() {
     on("bogus", true).expect("an adapter may come");
     let message = text_of(&on("bogus", false).unwrap_err());
     assert!(
-        message.starts_with("node.toml:3: bogus: built without the feature `hca`"),
+        message.starts_with("node.toml:3: bogus:1: built without the feature `hca`"),
         "{message}"
     );
     assert_eq!(

@@ -56,8 +56,7 @@ pub struct SaCounters {
     pub answered: u64,
     /// Queries answered with BUSY: the queue was full, or too many RMPP transfers were active.
     pub busy: u64,
-    /// Datagrams that are no query of a known port: malformed ones, unexpected responses, and those
-    /// of unknown ports.
+    /// Datagrams that are malformed, unexpected, or from unknown ports.
     pub strays: u64,
     pub untrusted: u64,
     /// Answers dropped because the queue was full. Reports are counted with the subscriptions.
@@ -93,8 +92,7 @@ pub struct Administrator {
     outgoing: VecDeque<Datagram>,
     /// Answers to joins whose MFTs are still to be written.
     unwritten_joins: Vec<Datagram>,
-    /// Answers to joins whose MFTs are being written; sent when the switches have answered. If a
-    /// group ends meanwhile, all answers are sent at once, before the report of its end.
+    /// Answers to joins whose MFTs are being written. A report of a group's end sends them first.
     written_joins: Vec<Datagram>,
     transfers: Transfers<TransferKey>,
     groups: Groups,
