@@ -8,8 +8,8 @@
 //! | free the buffer | the sending null port |
 //!
 //! Destinations are drawn from all prefixes, so that lookups miss the processor's caches. With one
-//! route, there is one destination by default. The router reads the clock once per breath, as a
-//! worker does.
+//! route, there is one destination by default. The router reads the clock once per breath (one
+//! poll of its ports), as a worker does.
 
 use crate::environment::Environment;
 use crate::error::PerfError;

@@ -36,7 +36,7 @@ impl Estimate {
         Some(Self { median, interval })
     }
 
-    /// The estimate for at least one value.
+    /// The same as [`Self::of`], for values that are not empty.
     ///
     /// # Panics
     /// If there are no values.
@@ -118,7 +118,8 @@ impl fmt::Display for Budget {
 pub enum BudgetVerdict {
     Met,
     Missed,
-    /// The bound is within the interval, or there are too few values for one.
+    /// The bound is within the interval, or there are too few values for an
+    /// interval.
     NotDecided,
 }
 
@@ -132,7 +133,8 @@ impl fmt::Display for BudgetVerdict {
     }
 }
 
-/// Formats a number with three significant digits, so that small values do not read as zero.
+/// Formats a number with at least three significant digits, so that small values do not read as
+/// zero.
 pub fn three_digits(value: f64) -> String {
     let magnitude = if value == 0.0 { 0 } else { value.abs().log10().floor() as i32 };
     format!("{value:.*}", (2 - magnitude).clamp(0, 12) as usize)
@@ -164,7 +166,8 @@ mod tests {
         assert_eq!(estimate([4, 1, 3, 2]).median, 2.5);
     }
 
-    /// Expected values are those of published tables of the sign test, minus one.
+    /// Expected values are the critical values of the two-sided sign test at 5 %, from published
+    /// tables.
     #[test]
     fn intervals_have_the_ranks_of_tables() {
         let ranks = [1, 5, 6, 8, 9, 11, 12, 15, 20, 25, 30, 40, 50].map(rank);

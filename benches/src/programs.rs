@@ -1,10 +1,11 @@
-//! Layer `tcp` as ordinary programs use it: blocking calls on sockets with default settings. The
-//! same program runs on the library's inline and pinned sockets, and on the kernel's sockets.
+//! Layer `tcp` as ordinary programs use it: blocking calls on sockets with default settings (the
+//! kernel's with TCP_NODELAY). The same program runs on the library's inline and pinned sockets,
+//! and on the kernel's.
 //!
-//! All threads of an end are pinned to the core of that end, as if the ends were on two hosts. Why:
-//! the scheduler would put both ends on one core, because they mostly sleep. There, a round trip
-//! over the kernel's loopback takes two thread switches (15 us), and wakes no idle core, which
-//! would take 70 us on a virtual machine.
+//! All threads of an end are pinned to the core of that end, as if the ends were on two hosts.
+//! Otherwise the scheduler puts both ends on one core, because they mostly sleep. A round trip over
+//! the kernel's loopback then costs only two thread switches (15 us). Between two hosts it also
+//! wakes an idle core, which alone takes 70 us on a virtual machine.
 
 use crate::error::PerfError;
 use crate::exchange::Exchange;

@@ -1,4 +1,5 @@
-//! Actions of an interface for its data path, and queue pair events in return.
+//! Actions of an interface for its data path, such as a new adjacency, and queue pair events in
+//! return.
 //!
 //! Control names peers and connections by keys that are never reused. The data path maps them to
 //! address handles, queue pairs and table indices of the device.

@@ -20,13 +20,15 @@ pub struct Row {
     pub budget: Budget,
 }
 
-/// One figure for each row of a case, or the reason why there are none.
+/// The figures of a case, one for each row in the order of the rows (further ones are ignored), or
+/// the reason why there are none.
 pub type Figures = Result<Vec<f64>, String>;
 
-/// Our measurement and the measurement of a peer, which both return one figure per row.
+/// Our measurement and the measurement of a peer, which both return figures for all
+/// rows.
 pub struct ComparisonCase {
     pub rows: &'static [Row],
-    /// The peer and its options, or another reference.
+    /// The peer and its options, or another reference; empty without one.
     pub reference: &'static str,
     pub ours: fn(&RunConfig) -> Figures,
     pub peer: Option<fn(&RunConfig) -> Figures>,
@@ -300,7 +302,7 @@ fn requests(
     per_second: Option<u32>,
 ) -> Figures {
     let plan = Plan { per_second, ..program(config, What::Lat, sockets, bytes) };
-    // An open loop measures whole round trips, a closed loop halves.
+    // An open loop reports whole round trips; a closed loop reports half round trips.
     let parts = if per_second.is_some() { 1.0 } else { 2.0 };
     scale(parts * 1e-3, median_of(&plan))
 }

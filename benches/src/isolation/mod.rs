@@ -8,12 +8,12 @@
 //! |---|---|
 //! | quiet | none |
 //! | busy | memory copies |
-//! | storm | CM requests of a third host; reads of all tables of a node with many neighbors |
+//! | storm | CM requests of a third host; reads of six tables of a node with many neighbors |
 //!
 //! The three measurements alternate, so that other programs affect all of them alike. Each round
 //! gives the ratios of the storm to the other two; the results are the medians of these ratios. The
-//! busy measurement shows the effect of resources that the cores share without any management
-//! requests: caches, memory and, in a virtual machine, perhaps more.
+//! busy measurement has no management requests: it shows the effect of the resources that the cores
+//! share, which are caches, memory and, in a virtual machine, perhaps more.
 //!
 //! On two cores of a virtual machine (Intel Xeon), 24 November 2026, otherwise idle, `--fifo 50
 //! --rounds 7 --duration 1`, from two runs with 19,970 requests/s:
@@ -30,8 +30,9 @@
 //! Without `--fifo`, other programs on core A determine the 99.9th percentile, which varies by a
 //! factor of ten between two quiet measurements.
 //!
-//! Why one thread runs both ends: core B is for the load alone. Why the tables are those of another
-//! node: reading the tables of the measured interfaces would need calls in the measured thread.
+//! One thread runs both ends, because a worker on core B would compete with the load. The tables
+//! are those of another node, because reading those of the measured interfaces would need calls in
+//! the measured thread.
 
 mod storm;
 
@@ -106,7 +107,7 @@ const STORM: usize = 2;
 struct RoundSamples {
     /// Latencies of the quiet, busy and storm measurements, one per round.
     latencies: [Vec<Latency>; 3],
-    /// CM requests, refusals and read tables per second of the storm.
+    /// Rates in the storm, per second: CM requests, refusals, and tables read.
     rates: [f64; 3],
     lost: u64,
 }

@@ -1,4 +1,4 @@
-//! The load of a storm: CM requests of a third host, and reads of all tables of a node.
+//! The load of a storm: CM requests of a third host, and reads of six tables of a node.
 
 use crate::error::PerfError;
 use pollux_control::mad::{Envelope, MadAddress};

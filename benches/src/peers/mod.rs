@@ -1,4 +1,5 @@
 //! Peer programs with their fastest settings: pinned (except OpenSM), and busy-polling if possible.
+//! Only the case that validates the harness uses blocking sockets.
 
 pub mod iperf3;
 pub mod l3fwd;

@@ -21,7 +21,8 @@ use std::time::{Duration, Instant};
 use stream::Stream;
 
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// Empty polls before the server checks whether the client has finished.
+/// The number of polls of an end before it checks the clock, or checks whether the other end has
+/// finished.
 const POLLS_IDLE: u32 = 20_000;
 /// In latency measurements, one send of this many is signaled. Its completion frees the send queue.
 const SIGNALED_EVERY: u64 = 32;

@@ -17,8 +17,9 @@ pub struct CheckArguments {
     json: bool,
 }
 
-/// Applies the checks of `run`, and looks at devices without opening them. Exits with 0 if `run`
-/// accepts the file: a device that is missing now is a warning.
+/// Applies the checks of `pollux run`, and looks at devices without opening a port or sending on a
+/// link. Exits with 0 if `pollux run` accepts the file. A device that is missing now only gives a
+/// warning.
 pub fn check(arguments: &CheckArguments) -> Result<ExitCode, Box<dyn Error>> {
     let report = examine(&arguments.config);
     print_value(arguments.json, &report, text)?;

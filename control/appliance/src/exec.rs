@@ -41,7 +41,7 @@ pub struct ExecArguments {
     /// be given several times
     #[arg(long, value_name = "ADDRESS", value_parser = address)]
     address: Vec<Prefix>,
-    /// After the program has ended, list what it asked the adapter for that is not there
+    /// After the program has ended, list its requests to the adapter that are not implemented
     #[arg(long)]
     doctor: bool,
     /// The program and its arguments

@@ -69,7 +69,7 @@ enum Command {
     Top(top::TopArguments),
     /// Add, remove or replace routes of a running node, or show the route to an address.
     Route(route::RouteArguments),
-    /// Show the way of a packet through the tables of a running node, with the reason of each step.
+    /// Show the path of a packet through the tables of a running node, with the reasons.
     Trace(trace::TraceArguments),
     /// Capture packets that a running node receives, sends or drops.
     Capture(capture::CaptureArguments),

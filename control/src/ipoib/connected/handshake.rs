@@ -1,4 +1,5 @@
-//! The handshake of a connection, as active side (REQ, then RTU) or passive side (REP).
+//! The handshake of a connection (REQ, REP, RTU): the active side sends REQ and RTU, the passive
+//! side REP.
 //!
 //! ```text
 //!   we ask:     connect --> CreatingForReq --queue pair--> send_req --> ReqSent --REP--> Open
