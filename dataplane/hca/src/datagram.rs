@@ -1,4 +1,4 @@
-//! The UD service: each datagram is one packet, to any queue pair with the right Q_Key (IBA 9.8.2).
+//! The UD service: each datagram is one packet, to any queue pair with the right Q_Key (IBA 9.8.3).
 
 use super::Shared;
 use super::common::{Common, Sent, head_to};

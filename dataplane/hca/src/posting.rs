@@ -14,7 +14,7 @@ use pollux_verbs::{
 
 impl Adapter {
     /// Queues requests. With a `bypass` link, requests that qualify for the fast path are sent
-    /// immediately as messages.
+    /// immediately, as bypass messages instead of packets.
     #[inline]
     pub(crate) fn post_send<L: FrameSink>(
         &mut self,
@@ -149,7 +149,8 @@ impl Adapter {
         }
     }
 
-    /// Flushes receives that were posted to a queue pair in error; returns whether there were any.
+    /// Flushes the receives of a queue pair in state ERR, including those that were added to its
+    /// source after it entered this state. Returns whether there were any.
     pub fn flush_receives(&mut self, qp: Qp) -> bool {
         let failed = self.qps.get_mut(qp.0).filter(|qp| qp.common.state == QpState::Err);
         failed.is_some_and(|qp| qp.flush_receives(&mut self.shared))
@@ -160,7 +161,8 @@ impl Adapter {
         self.shared.cqs.get(cq.0).is_some_and(|queue| queue.completions.len() >= count)
     }
 
-    /// The number of completions added so far to all queues, including those that were polled.
+    /// The number of completions of all queues so far, including those that were polled, or lost by
+    /// an overrun.
     pub fn completed(&self) -> u64 {
         self.shared.completed
     }

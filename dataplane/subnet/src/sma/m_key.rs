@@ -1,9 +1,9 @@
 //! The M_Key check of a port (IBA 14.2.4).
 //!
-//! A port with an M_Key requires it in a Set, and also in a Get unless the protection level allows
-//! a Get without it. The first refusal starts the lease, unless the lease period is 0. If no
-//! request with the key arrives within the period, the protection of Gets ends, so that a new
-//! subnet manager can read the key.
+//! A port with an M_Key requires it in a Set and a TrapRepress, and also in a Get unless the
+//! protection level allows a Get without it. The first refusal starts the lease, unless the lease
+//! period is 0. If no request with the key arrives within the period, the protection of Gets ends,
+//! so that a new subnet manager can read the key.
 
 use super::MadArrival;
 use crate::node::SubnetNode;

@@ -1,4 +1,4 @@
-//! Address resolution: ARP with either hardware address, ND, link addresses and their groups.
+//! Address resolution: ARP with all hardware addresses, ND, MLD, and multicast GIDs.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,4 @@
-//! IPv4 and IPv6 with all that follows: options, extension headers, ICMP, IGMP, UDP, TCP.
+//! IPv4 and IPv6 with options, extension headers, ICMP, IGMP, UDP and TCP.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,4 @@
-//! Netlink: datagrams of the kernel, down to the paths of routes and members of groups.
+//! Netlink: datagrams of the kernel, including the paths of routes and the members of groups.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -20,7 +20,7 @@ fuzz_target!(|bytes: &[u8]| {
     }
 });
 
-/// A route that is written again has the same paths.
+/// Writing a parsed route and parsing it again gives the same paths.
 fn again(route: &RouteMessage<'_>) {
     let mut out = vec![0; 0x2_0000];
     let mut writer = AttributeWriter::new(&mut out);

@@ -1,4 +1,5 @@
-//! Packets of InfiniBand transport, and raw ones: a parsed packet is written back the same.
+//! InfiniBand packets and raw packets: writing a parsed InfiniBand packet keeps its payload and
+//! extended headers.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -11,7 +12,7 @@ fuzz_target!(|bytes: &[u8]| {
     let Ok(packet) = Packet::parse(bytes) else { return };
     let _ = (packet.icrc_ok(), packet.vcrc_ok());
     let mut out = [0; PACKET_LEN_MAX];
-    // A payload can be longer than any MTU, since PktLen counts to 8188 bytes.
+    // A received packet may have up to 8188 bytes (PktLen), which do not fit into `out`.
     if let Ok(len) = packet.headers().emit(packet.payload(), &mut out) {
         let again = Packet::parse(&out[..len]).expect("what was emitted parses");
         assert!(again.icrc_ok() && again.vcrc_ok());

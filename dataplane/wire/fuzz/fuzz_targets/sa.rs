@@ -1,4 +1,4 @@
-//! Subnet administration: single records by attribute, and tables of them.
+//! Subnet administration: single records, and tables of records.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

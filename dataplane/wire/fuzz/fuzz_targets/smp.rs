@@ -1,4 +1,4 @@
-//! Subnet and performance management: whole packets, every attribute, and details of notices.
+//! Subnet and performance management: whole packets, attributes, and details of notices.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,17 +1,17 @@
-//! Examples with the feature `hca`, for tests that run them in a guest or beside libumad2sim.
+//! Programs with the feature `hca`, for tests that run them in a guest or with libumad2sim.
 
 use std::env;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The folder with a package's programs; `what` are the arguments of cargo that select them.
+/// The folder with a package's programs; `what` has the arguments for cargo that select them.
 ///
-/// It is `POLLUX_PREBUILT`, where scripts/check has built all. Otherwise cargo builds them now, in
-/// a target directory of its own: features of one crate in another's build would make cargo build
-/// everything twice.
+/// If `POLLUX_PREBUILT` is set, scripts/check has built the programs in that folder. Otherwise this
+/// function builds them, in a separate target directory: in a shared one, cargo would rebuild
+/// crates each time their features change.
 ///
 /// # Panics
-/// If they do not build.
+/// If the programs do not build.
 #[expect(clippy::disallowed_methods, reason = "what is built, and cargo itself, are told by it")]
 pub fn built(package: &str, what: &[&str]) -> PathBuf {
     if let Some(folder) = env::var_os("POLLUX_PREBUILT") {

@@ -1,4 +1,4 @@
-//! Pages in headless Chromium: what a script finds in a page, on a wide screen and on a narrow one.
+//! Runs scripts in web pages in headless Chromium, on wide and narrow screens.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,13 +6,14 @@ use std::process::Command;
 
 const PROGRAM: &str = "/usr/bin/chromium";
 
-/// A frame as wide as the screen, since a window of the browser has at least 500 pixels.
+/// The outer page: its iframe is as wide as the screen, which may be narrower than 500 pixels, the
+/// minimum width of a browser window.
 const FRAME: &str = "<html style=\"color-scheme: light dark\"><script>
 onmessage = told => document.getElementById('found').textContent = told.data;
 </script><pre id=\"found\"></pre>
 <iframe src=\"page.html\" width=\"WIDTH\" height=\"900\" style=\"border: 0\"></iframe>";
 
-/// What a page is shown on.
+/// The screen that displays a page; `width` is in pixels.
 #[derive(Clone, Copy, Debug)]
 pub struct BrowserScreen {
     pub width: u32,
@@ -23,12 +24,13 @@ pub const WIDE: BrowserScreen = BrowserScreen { width: 1280, is_dark: false };
 pub const NARROW: BrowserScreen = BrowserScreen { width: 400, is_dark: false };
 pub const WIDE_AND_DARK: BrowserScreen = BrowserScreen { width: 1280, is_dark: true };
 
-/// A browser with a profile of its own, in a folder that the caller removes.
+/// A browser with a separate profile, in a folder that the caller removes.
 pub struct Browser<'a>(&'a Path);
 
 impl<'a> Browser<'a> {
-    /// `None` if there is no browser, which is printed. No test has to have one: it is large, and
-    /// the pages are the same wherever it runs.
+    /// Finds the browser; if it is not installed, prints that and returns `None`. Tests are skipped
+    /// then, even if `POLLUX_REFEREES` is `required`: the browser is large, and the pages do not
+    /// depend on the machine.
     pub fn find(folder: &'a Path) -> Option<Self> {
         let is_there = Path::new(PROGRAM).exists();
         if !is_there {
@@ -37,10 +39,11 @@ impl<'a> Browser<'a> {
         is_there.then_some(Self(folder))
     }
 
-    /// What a script says of a page to the frame around it, by `parent.postMessage`.
+    /// Runs `script` in the page `html`; returns the text that the script passes to
+    /// `parent.postMessage`, which is empty if it passes none.
     ///
     /// # Panics
-    /// If the page has errors, or the script says nothing.
+    /// If the page prints errors to the console, or the browser fails.
     pub fn probe(&self, html: &str, script: &str, screen: BrowserScreen) -> String {
         let script = format!("<script>{script}</script></body>");
         self.write("page.html", &html.replace("</body>", &script));

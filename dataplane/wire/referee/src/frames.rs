@@ -1,4 +1,4 @@
-//! Whole packets around a test's part, so that each test states only its subject.
+//! Complete packets with default headers, so that each test states only the part that it is about.
 
 use pollux_wire::address::{Gid, Guid, Lid, Qpn};
 use pollux_wire::keys::{PKey, QKey};
@@ -8,7 +8,7 @@ use pollux_wire::psn::Psn;
 pub const SGID: Gid = Gid::new(Gid::DEFAULT_PREFIX, Guid(0x0002_c903_0000_1001));
 pub const DGID: Gid = Gid::new(Gid::DEFAULT_PREFIX, Guid(0x0002_c903_0000_2001));
 
-/// A packet of these headers around `payload`, LRH to VCRC.
+/// A packet with these headers and this payload, LRH to VCRC.
 pub fn packet(headers: &Headers, payload: &[u8]) -> Vec<u8> {
     let mut out = [0; PACKET_LEN_MAX];
     let len = headers.emit(payload, &mut out).expect("a test's packet fits");
@@ -52,8 +52,8 @@ pub fn ud_multicast(mgid: Gid, payload: &[u8]) -> Vec<u8> {
     packet(&headers, payload)
 }
 
-/// A management datagram between queue pairs 0, on the lane of subnet management: LID-routed, or
-/// with permissive addresses if its class is the directed-route one.
+/// A management datagram between queue pairs 0, on VL 15. It is LID-routed, or has permissive LIDs
+/// if its class is directed-route.
 pub fn smp(mad: &[u8]) -> Vec<u8> {
     let mut headers = ud_headers();
     headers.lrh.vl = Lrh::VL_MANAGEMENT;

@@ -1,10 +1,10 @@
-//! Referees: foreign programs that judge our packets.
+//! Referees: independent programs that check the packets of Pollux.
 //!
-//! For tests only. A test that needs such a program asks [`program`] for it: where it is missing
-//! the test prints `SKIP name: reason` and passes, unless `POLLUX_REFEREES` is `required`; then it
-//! fails. [`tshark`] dissects packets, which [`frames`] puts into
-//! captures; [`soft_roce`] runs programs in a machine with the kernel's RDMA transport, and
-//! [`adapters`] finds programs of ours that use one; [`browser`] shows pages.
+//! For tests only. A test finds such a program with [`program`]. If the program is missing, the
+//! test prints `SKIP name: reason` and passes, or fails if `POLLUX_REFEREES` is `required`.
+//! [`tshark`] dissects packets, which [`frames`] builds; [`soft_roce`] runs programs in a virtual
+//! machine with the kernel's RDMA transport, and [`adapters`] builds programs of Pollux that use an
+//! adapter; [`browser`] displays web pages.
 #![forbid(unsafe_code)]
 
 pub mod adapters;
@@ -16,18 +16,19 @@ pub mod tshark;
 use std::env;
 use std::path::PathBuf;
 
-/// The path of `name`; `None` if it is missing, which is printed as the reason to skip `test`.
+/// The path of the program `name`; if it is missing, prints that `test` is skipped and returns
+/// `None`.
 ///
 /// # Panics
-/// If it is missing and `POLLUX_REFEREES` is `required`.
+/// If the program is missing and `POLLUX_REFEREES` is `required`.
 pub fn program(test: &str, name: &str) -> Option<PathBuf> {
     program_of(test, name, "--referees")
 }
 
-/// The same for a program of other groups of `scripts/host-setup`.
+/// As [`program`], for a program from other `groups` of `scripts/host-setup`.
 ///
 /// # Panics
-/// If it is missing and `POLLUX_REFEREES` is `required`.
+/// If the program is missing and `POLLUX_REFEREES` is `required`.
 #[expect(clippy::disallowed_methods, reason = "what is installed is the environment's to say")]
 pub fn program_of(test: &str, name: &str, groups: &str) -> Option<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
@@ -45,7 +46,7 @@ pub fn program_of(test: &str, name: &str, groups: &str) -> Option<PathBuf> {
     found
 }
 
-/// Prints that `test` is skipped for a reason of the machine.
+/// Prints that `test` is skipped, because of a property of this machine.
 ///
 /// # Panics
 /// If `POLLUX_REFEREES` is `required`.

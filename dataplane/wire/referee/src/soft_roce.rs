@@ -5,11 +5,11 @@ use std::ffi::OsStr;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// The folder with a package's programs for the machine (see [`adapters::built`]). `None` if
-/// something is missing, which is printed.
+/// The folder with a package's programs for the machine (see [`adapters::built`]). If something is
+/// missing, prints what and returns `None`.
 ///
 /// # Panics
-/// If they do not build, or something is missing and `POLLUX_REFEREES` is `required`.
+/// If the programs do not build, or something is missing and `POLLUX_REFEREES` is `required`.
 pub fn built(test: &str, package: &str, what: &[&str]) -> Option<PathBuf> {
     is_there(test).then(|| adapters::built(package, what))
 }
@@ -23,11 +23,10 @@ pub fn is_there(test: &str) -> bool {
     needed.all(|needed| crate::program_of(test, needed, "--hca --vm").is_some())
 }
 
-/// The output of a command that runs in the machine beside these programs and must succeed within
-/// `seconds`.
+/// Copies `programs` into the machine, runs `command` there, and returns its output.
 ///
 /// # Panics
-/// If it does not.
+/// If the command fails, or takes longer than `seconds`.
 pub fn run(programs: &[impl AsRef<OsStr>], seconds: u32, command: &str) -> String {
     let mut machine = machine();
     for program in programs {
@@ -41,7 +40,7 @@ pub fn run(programs: &[impl AsRef<OsStr>], seconds: u32, command: &str) -> Strin
     text
 }
 
-/// The command line of the machine, for further arguments.
+/// The command that starts the machine, for further arguments.
 pub fn machine() -> Command {
     Command::new(root().join("scripts/rxe-vm"))
 }

@@ -1,7 +1,8 @@
-//! tshark dissects our packets.
+//! Dissects packets with tshark.
 //!
-//! It checks no CRC of InfiniBand; it does check those of the IP family, and whether a packet is
-//! malformed. One run of the program judges all frames of a test, since starting it takes a second.
+//! tshark does not check the CRCs of InfiniBand, but it checks the checksums of the IP family and
+//! reports malformed packets. One run checks all frames of a test, because the program takes a
+//! second to start.
 
 use crate::program;
 use pollux_wire::capture::{self, FileHeader};
@@ -21,42 +22,43 @@ pub struct DissectedFrame {
 }
 
 impl DissectedFrame {
-    /// A packet, LRH to VCRC, called `name` in failures.
+    /// A packet, LRH to VCRC; failure messages call it `name`.
     pub fn new(name: impl Into<String>, bytes: Vec<u8>) -> Self {
         Self { name: name.into(), bytes, expected: Vec::new(), misread: None }
     }
 
-    /// tshark's field `field` must print as `value`; several values are separated by commas.
-    /// An empty `value` says that the field must be absent.
+    /// Expects that tshark prints `field` as `value`; several values are separated by commas. If
+    /// `value` is empty, the field must be absent.
     #[must_use]
     pub fn expect(mut self, field: &'static str, value: impl ToString) -> Self {
         self.expected.push((field, value.to_string()));
         self
     }
 
-    /// tshark is known to mistake this packet for another protocol, so it may call it malformed.
-    /// The reason names tshark's fault, and is printed.
+    /// Accepts that tshark reports this packet as malformed, because tshark mistakes it for another
+    /// protocol. `reason` describes tshark's fault, and is printed.
     #[must_use]
     pub fn misread(mut self, reason: &'static str) -> Self {
         self.misread = Some(reason);
         self
     }
 
-    /// As [`expect`](Self::expect), for fields that tshark prints as hexadecimal of so many digits.
+    /// As [`expect`](Self::expect), for a field that tshark prints in hexadecimal with this many
+    /// digits.
     #[must_use]
     pub fn expect_hex(self, field: &'static str, value: impl Into<u64>, digits: usize) -> Self {
         self.expect(field, format!("{:#0width$x}", value.into(), width = digits + 2))
     }
 }
 
-/// Dissectors that mistake our payloads for their protocol: they guess by content.
+/// Dissectors that guess the protocol from the payload and mistake test payloads for theirs.
 const GUESSERS: &str = "rpcordma,smc,iser,nvme-rdma,infiniband.eoib";
 
-/// Asks tshark about every frame, and fails the calling test unless it found in each just what was
-/// expected and nothing malformed. `test` is the name under which the test is skipped.
+/// Dissects all frames and compares the result with the expected fields. If tshark is not
+/// installed, prints that `test` is skipped.
 ///
 /// # Panics
-/// With a list of all that differs.
+/// If a field differs or a frame is malformed; the message lists all differences.
 pub fn judge(test: &str, frames: &[DissectedFrame]) {
     let fields: BTreeSet<&str> =
         frames.iter().flat_map(|f| f.expected.iter().map(|e| e.0)).collect();
@@ -90,24 +92,25 @@ pub fn judge(test: &str, frames: &[DissectedFrame]) {
 
 /// The result for one frame.
 pub struct PacketRow {
-    /// The values of the fields asked for, in that order; several are separated by commas.
+    /// The value of each requested field, in the order of the request; several values of a field
+    /// are separated by commas.
     pub values: Vec<String>,
-    /// The malformed part; empty if there is none.
+    /// tshark's name of the malformed part; empty if there is none.
     pub malformed: String,
 }
 
-/// Asks tshark for `fields` of every frame; `None` if it is not installed.
+/// Dissects `fields` of all frames; `None` if tshark is not installed.
 ///
 /// # Panics
-/// If it fails, or does not know one of the fields.
+/// If tshark fails, or does not know one of the fields.
 pub fn dissect(test: &str, frames: &[&[u8]], fields: &[&str]) -> Option<Vec<PacketRow>> {
     dissect_as(test, &FileHeader::INFINIBAND, frames, fields)
 }
 
-/// The same of frames of Ethernet.
+/// As [`dissect`], for Ethernet frames.
 ///
 /// # Panics
-/// As above.
+/// If tshark fails, or does not know one of the fields.
 pub fn dissect_ethernet(test: &str, frames: &[&[u8]], fields: &[&str]) -> Option<Vec<PacketRow>> {
     dissect_as(test, &FileHeader::ETHERNET, frames, fields)
 }
@@ -128,17 +131,17 @@ fn dissect_as(
     Some(rows)
 }
 
-/// All that tshark finds in every frame, as it prints it in JSON; `None` if it is not installed.
+/// tshark's complete dissection of all frames, in JSON; `None` if tshark is not installed.
 ///
 /// # Panics
-/// If it fails.
+/// If tshark fails.
 pub fn dissect_whole(test: &str, frames: &[&[u8]]) -> Option<String> {
     let tshark = program(test, "tshark")?;
     let how = ["-T", "json", "--no-duplicate-keys"];
     Some(run(&tshark, &file(&FileHeader::INFINIBAND, frames), &how))
 }
 
-/// A capture of these frames.
+/// A capture file with these frames.
 fn file(header: &FileHeader, frames: &[&[u8]]) -> Vec<u8> {
     let mut capture = header.emit().to_vec();
     for (i, frame) in frames.iter().enumerate() {
@@ -159,7 +162,7 @@ fn row(line: &str) -> PacketRow {
     PacketRow { values, malformed }
 }
 
-/// The output of tshark for a capture.
+/// Runs tshark on a capture; returns its output.
 fn run(tshark: &Path, capture: &[u8], how: &[&str]) -> String {
     let mut command = Command::new(tshark);
     command.args(["-n", "-r", "-"]).args(how);
@@ -177,7 +180,8 @@ fn run(tshark: &Path, capture: &[u8], how: &[&str]) -> String {
         .expect("tshark is installed but does not start");
     let mut stdin = child.stdin.take().expect("piped above");
     let capture = capture.to_vec();
-    // Its output may fill its pipe before it has read all of its input.
+    // A thread writes the input, because tshark may fill the pipe of its output, and block, before
+    // it has read all of its input.
     let feeder = std::thread::spawn(move || stdin.write_all(&capture));
     let output = child.wait_with_output().expect("tshark's output can be read");
     let fed = feeder.join().expect("the feeder does not panic");

@@ -1,8 +1,9 @@
-//! A link whose other end is Ethernet, where adapters of other makes speak RoCEv2 (IBA A17).
+//! A link to an Ethernet, on which adapters of other vendors use RoCEv2 (IBA A17).
 //!
-//! The [`station`] is a host on an Ethernet, with its [`neighbors`] and without I/O; an
-//! [`EthernetWire`] moves frames, and [`stream`] is one. [`middle`] has wires around wires: faults
-//! by rule, and captures. [`packet`] is the format. [`RoceLink`] joins station and wire.
+//! The [`station`] is a host on the Ethernet, without I/O; [`neighbors`] is its neighbor table. An
+//! [`EthernetWire`] transfers frames; [`stream`] implements one, and [`middle`] has wires that wrap
+//! another wire: faults by rule, and captures. [`packet`] is the format. A [`RoceLink`] connects a
+//! station and a wire.
 //!
 //! ```text
 //! adapter -- RoceLink -- station
@@ -27,19 +28,19 @@ use pollux_wire::ethernet::EthernetHeader;
 use station::Station;
 use std::sync::Arc;
 
-/// Bytes of the longest frame.
+/// Length of the longest frame in bytes.
 pub const FRAME_BYTES_MAX: usize = EthernetHeader::LEN + IP_LEN_MAX;
 
 /// Moves Ethernet frames.
 pub trait EthernetWire {
     fn has_room(&mut self) -> bool;
-    /// Sends a frame; one that does not fit is lost.
+    /// Sends a frame, or drops it if the wire has no space.
     fn send(&mut self, now: Time, frame: &[u8]);
-    /// Replaces the content of `frame` by the next received frame; returns whether there was one.
+    /// Replaces the content of `frame` with the next received frame; returns whether there was one.
     fn receive(&mut self, now: Time, frame: &mut Vec<u8>) -> bool;
 }
 
-/// One end of a link, with an adapter's port on Ethernet.
+/// A link between an adapter's port and an Ethernet.
 pub struct RoceLink<W> {
     station: Station,
     wire: W,
@@ -97,12 +98,12 @@ impl<W: EthernetWire> Link for RoceLink<W> {
         false
     }
 
-    /// Always: the other end takes nothing else.
+    /// Always: the Ethernet carries only packets, no messages.
     fn wants_packets(&self) -> bool {
         true
     }
 
-    /// Memory is not leased to other machines.
+    /// Does nothing: memory is not leased to other machines.
     fn attach(&mut self, _: &Arc<LeaseTable>) {}
 
     fn receive(&mut self, now: Time, adapter: &mut Adapter) -> bool {

@@ -1,4 +1,4 @@
-//! Wires around wires: faults by rule and seed, and captures.
+//! Wires that wrap another wire: faults by rule and seed, and captures.
 
 use super::EthernetWire;
 use super::packet::RocePacket;
@@ -13,11 +13,11 @@ pub enum FrameDirection {
     In,
 }
 
-/// Late frames that are kept in each direction; further ones are passed on at once.
+/// Delayed frames in each direction, at most; further frames are not delayed.
 const LATE_FRAMES_MAX: usize = 4096;
 
-/// A wire with faults, in each direction by its own rule. Only packets are affected, not neighbor
-/// discovery: that has timers of whole seconds, and is not the subject of the rules.
+/// A wire with faults, by a separate rule for each direction. Rules apply only to RoCEv2 packets,
+/// not to ARP and neighbor discovery, which would retry only after seconds.
 pub struct Faulty<W> {
     inner: W,
     rng: SeededRng,
@@ -53,7 +53,7 @@ impl<W: EthernetWire> Faulty<W> {
 }
 
 impl Direction {
-    /// Whether the rule of this direction affects the frame.
+    /// Whether the rule of this direction applies to the frame.
     fn strikes(&self, frame: &[u8]) -> bool {
         !self.faults.are_none()
             && EthernetHeader::read(frame).is_ok_and(|(header, bytes)| {
@@ -61,7 +61,7 @@ impl Direction {
             })
     }
 
-    /// The copies of a frame to pass on now; others are kept.
+    /// Applies the rule to a frame. Returns the copies to forward now, and keeps delayed ones.
     fn strike(&mut self, rng: &mut SeededRng, now: Time, frame: &[u8]) -> Vec<Vec<u8>> {
         let fate = self.faults.decide(rng, frame.len());
         let mut at_once = Vec::new();
@@ -80,7 +80,7 @@ impl Direction {
         at_once
     }
 
-    /// A late frame that is due.
+    /// Removes a delayed frame that is due at `now`.
     fn due(&mut self, now: Time) -> Option<Vec<u8>> {
         let entry = self.late.first_entry().filter(|entry| entry.key().0 <= now)?;
         Some(entry.remove())
@@ -124,17 +124,16 @@ impl<W: EthernetWire> EthernetWire for Faulty<W> {
     }
 }
 
-/// Called with every frame.
+/// A function that is called with every frame.
 pub type FrameTap = Box<dyn FnMut(Time, FrameDirection, &[u8])>;
 
-/// A wire with a tap.
+/// A wire that shows every frame to a tap.
 pub struct Tapped<W> {
     inner: W,
     tap: FrameTap,
 }
 
 impl<W> Tapped<W> {
-    /// Shows every frame to `tap`.
     pub fn new(inner: W, tap: FrameTap) -> Self {
         Self { inner, tap }
     }

@@ -1,5 +1,5 @@
-//! The Ethernet addresses of neighbors, from ARP and neighbor discovery, and the frames that wait
-//! for them (RFC 826; RFC 4861 5.1, 7.2.2).
+//! The MAC addresses of neighbors, from ARP and neighbor discovery, and the frames that wait for an
+//! address (RFC 826; RFC 4861 5.1, 7.2.2).
 //!
 //! ```text
 //!            send               answer
@@ -9,8 +9,8 @@
 //!      +--------------+  +--- than AGE_MAX ---+
 //! ```
 //!
-//! Entries are made only by our own sends, so strangers cannot fill the table; it has a limit, and
-//! so have the waiting frames.
+//! Only frames to send create entries, so other hosts cannot fill the table. The number of entries
+//! and of waiting frames is limited.
 
 use pollux_fabric::Time;
 use pollux_wire::address::Gid;
@@ -19,13 +19,13 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 pub const NEIGHBORS_MAX: usize = 256;
-/// Frames that wait for one neighbor.
+/// Frames that wait for one neighbor, at most.
 pub const WAITING_FRAMES_MAX: usize = 64;
-/// Requests for a neighbor before it is given up.
+/// Requests for a neighbor before its entry is removed.
 pub const ASKS_MAX: u32 = 3;
 /// The time between two requests.
 pub const ASK_INTERVAL: Duration = Duration::from_secs(1);
-/// How long an answer is valid without any frame of the neighbor.
+/// How long an entry is valid without a frame from the neighbor.
 pub const AGE_MAX: Duration = Duration::from_mins(1);
 
 #[derive(Debug)]
@@ -39,17 +39,17 @@ pub struct RoceNeighbors {
     entries: BTreeMap<Gid, Neighbor>,
 }
 
-/// The outcome of a look-up.
+/// The result of a lookup.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Lookup {
     /// Send to this address.
     Known(MacAddress),
-    /// The caller keeps the frame with those that wait; it sends a request if it is the first.
+    /// The caller passes the frame to [`RoceNeighbors::wait`].
     Unknown {
-        /// No request was sent so far.
+        /// Whether the caller must send the first request.
         ask: bool,
     },
-    /// The table is full of neighbors that have not answered yet.
+    /// The table is full, and no neighbor in it has answered yet.
     Full,
 }
 
@@ -91,7 +91,8 @@ impl RoceNeighbors {
         oldest.is_some_and(|(_, gid)| self.entries.remove(&gid).is_some())
     }
 
-    /// Keeps a frame until the answer; returns false if there are too many.
+    /// Keeps a frame until the neighbor answers; returns false if too many frames wait, or no
+    /// request is pending.
     pub fn wait(&mut self, target: Gid, frame: Vec<u8>) -> bool {
         match self.entries.get_mut(&target) {
             Some(Neighbor::Asked { waiting, .. }) if waiting.len() < WAITING_FRAMES_MAX => {
@@ -122,7 +123,8 @@ impl RoceNeighbors {
         }
     }
 
-    /// The requests to repeat, and the number of frames that waited for neighbors now given up.
+    /// The requests to repeat, and the number of dropped frames: those that waited for neighbors
+    /// that have not answered [`ASKS_MAX`] requests.
     pub fn handle_timeout(&mut self, now: Time) -> (Vec<Question>, usize) {
         let (mut questions, mut lost) = (Vec::new(), 0);
         self.entries.retain(|&target, neighbor| {

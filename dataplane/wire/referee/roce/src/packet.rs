@@ -5,10 +5,10 @@
 //! RoCEv2        IPv4 | IPv6  UDP  BTH  extended headers  payload  pad  ICRC
 //! ```
 //!
-//! The IP header has the fields of the GRH, and IPv4 addresses are GIDs in the form ::ffff:a.b.c.d.
-//! There are no LIDs: a native packet made of a RoCEv2 packet has LID 0 at both ends. A conversion
-//! computes the CRCs anew. [`write_ip`] converts to RoCEv2; [`RocePacket`] is the checked view of a
-//! received packet, and converts it to native.
+//! The IP header replaces the GRH, and IPv4 addresses are GIDs in the form ::ffff:a.b.c.d. There
+//! are no LIDs: a native packet that is converted from RoCEv2 has source and destination LID 0.
+//! Conversions compute new CRCs. [`write_ip`] converts to RoCEv2; [`RocePacket`] is the checked
+//! view of a received packet, and converts it to native.
 
 use core::net::{Ipv4Addr, Ipv6Addr};
 use pollux_wire::WireError;
@@ -29,31 +29,31 @@ pub const fn gid_of_ipv4(address: Ipv4Addr) -> Gid {
     Gid(address.to_ipv6_mapped().octets())
 }
 
-/// The IPv4 address that a GID stands for, if it does.
+/// The IPv4 address of a GID in the form ::ffff:a.b.c.d; `None` for any other GID.
 pub const fn ipv4_of_gid(gid: Gid) -> Option<Ipv4Addr> {
     Ipv6Addr::from_octets(gid.0).to_ipv4_mapped()
 }
 
-/// The longest IP packet: IP and UDP headers are no longer than the native headers.
+/// The longest IP packet, in bytes: IP and UDP headers are not longer than LRH and GRH.
 pub const IP_LEN_MAX: usize = PACKET_LEN_MAX;
 
-/// A source port of the dynamic range, for all packets of a flow. The flow label's 20 bits are
-/// folded to 14 (IBA A17.9.2).
+/// The UDP source port of a flow, in the dynamic range: the flow label's 20 bits, folded to 14 (IBA
+/// A17.9.2).
 pub const fn source_port(flow_label: u32) -> u16 {
     0xc000 | (flow_label ^ flow_label >> 14) as u16 & 0x3fff
 }
 
-/// The invariant CRC of an IP packet, up to its last pad byte; `None` if it is not RoCEv2.
+/// The ICRC of an IP packet, up to its last pad byte; `None` if the packet is not RoCEv2.
 ///
-/// As with a GRH all of the LRH counts as ones, though there is none, and so do the fields of the
-/// IP header that routers change, the UDP checksum and the BTH's byte of congestion bits
-/// (IBA A17.3.3).
+/// The CRC covers eight bytes of ones in place of the absent LRH. The fields of the IP header that
+/// routers change, the UDP checksum, and the BTH's byte of congestion bits count as ones (IBA
+/// A17.3.3).
 pub fn icrc(covered: &[u8]) -> Option<u32> {
     const HEADERS: usize = UdpHeader::LEN + Bth::LEN;
     const V4: usize = Ipv4Header::LEN + HEADERS;
     const V6: usize = Ipv6Header::LEN + HEADERS;
     match covered.first()? {
-        // Options would stand where the BTH is looked for.
+        // IHL is 5: with IPv4 options, UDP and BTH would be at other offsets.
         0x45 => {
             let (head, rest) = covered.split_first_chunk::<V4>()?;
             Some(masked::<V4>(*head, &[1..2, 8..9, 10..12], rest))
@@ -68,7 +68,8 @@ pub fn icrc(covered: &[u8]) -> Option<u32> {
     }
 }
 
-/// The CRC of headers, UDP and BTH last, with ones in these bytes, and of the rest.
+/// The CRC of `head`, which ends with UDP and BTH headers, and of `rest`. The bytes of `head` in
+/// the ranges `ones` count as ones, and so do the variant bytes of UDP and BTH.
 fn masked<const N: usize>(mut head: [u8; N], ones: &[core::ops::Range<usize>], rest: &[u8]) -> u32 {
     let bth = N - Bth::LEN;
     let common = [bth - 2..bth, bth + 4..bth + 5];
@@ -82,8 +83,8 @@ fn masked<const N: usize>(mut head: [u8; N], ones: &[core::ops::Range<usize>], r
     hasher.finalize()
 }
 
-/// Writes a native packet as an IP packet; gives its length. The CRCs of the native one are not
-/// looked at. IPv4 it is where the GIDs are addresses of IPv4.
+/// Writes a native packet as a RoCEv2 packet; returns its length. The packet is IPv4 if the GIDs
+/// are IPv4 addresses, else IPv6. The CRCs of the native packet are not checked.
 pub fn write_ip(packet: &Packet<'_>, out: &mut [u8]) -> Result<usize, WireError> {
     let no_grh = WireError::BadValue { format: "RocePacket", field: "grh" };
     let grh = packet.grh().ok_or(no_grh)?;
@@ -104,7 +105,7 @@ pub fn write_ip(packet: &Packet<'_>, out: &mut [u8]) -> Result<usize, WireError>
     Ok(len)
 }
 
-/// The flow label; or the destination queue pair, where the sender has named no flow.
+/// The flow label, or the destination QPN if the flow label is 0.
 fn flow_of(grh: &Grh, bth: &Bth) -> u32 {
     if grh.flow_label == 0 { bth.dest_qp.0 } else { grh.flow_label }
 }
@@ -143,12 +144,12 @@ fn write_ip_header<'a>(
             };
             header.write_packet(payload_len, out)
         }
-        // One end has an address of IPv4 and the other one of IPv6.
+        // One GID is an IPv4 address, but not the other.
         _ => Err(WireError::BadValue { format: "RocePacket", field: "gids" }),
     }
 }
 
-/// An IP packet that carries InfiniBand transport, and arrived whole.
+/// A RoCEv2 packet with valid lengths and a valid ICRC.
 #[derive(Clone, Copy, Debug)]
 pub struct RocePacket<'a> {
     grh: Grh,
@@ -159,7 +160,7 @@ pub struct RocePacket<'a> {
 impl<'a> RocePacket<'a> {
     /// Parses the payload of an Ethernet frame of this type; `None` if it is not RoCEv2.
     ///
-    /// The ICRC replaces the UDP checksum, which is not checked, and which most senders omit.
+    /// The UDP checksum is not checked: most senders omit it, and the ICRC protects the packet.
     pub fn parse(ether_type: EtherType, bytes: &'a [u8]) -> Result<Option<Self>, WireError> {
         let (grh, bytes, payload) = match ether_type {
             EtherType::IPV4 => {
@@ -207,7 +208,7 @@ impl<'a> RocePacket<'a> {
         self.grh
     }
 
-    /// Writes it as a native packet, LRH to VCRC; gives its length.
+    /// Writes the packet as a native packet, LRH to VCRC; returns its length.
     pub fn write_native(&self, out: &mut [u8]) -> Result<usize, WireError> {
         let headers_len = Lrh::LEN + Grh::LEN;
         let (len, have) = (headers_len + self.transport.len() + VCRC_LEN, out.len());
@@ -314,7 +315,7 @@ mod tests {
                 let native = native(gids, payload);
                 let mut ip = ip_of(&native);
                 assert_eq!(ip.len(), native.len() - 50 + header_len + 8);
-                // Padding of the link is none of the packet's.
+                // Padding of the link is not part of the packet.
                 ip.extend([0xdd; 3]);
                 let came = RocePacket::parse(ether_type(gids), &ip).unwrap().unwrap();
                 let mut out = vec![0; PACKET_LEN_MAX];
@@ -339,7 +340,7 @@ mod tests {
         assert_eq!(ip[40..44], [31, 0, 0, 5]);
     }
 
-    /// What Soft-RoCE of Linux 6.1 has sent on a wire: a request to read a mebibyte.
+    /// A request to read 1 MiB, as sent by Soft-RoCE of Linux 6.1.
     #[test]
     fn a_read_request_of_another_make() {
         let ip = [
@@ -359,7 +360,7 @@ mod tests {
         assert_eq!(packet.extended(), Extended::Reth(reth));
     }
 
-    /// An acknowledgement of the same make, over IPv6.
+    /// An acknowledgment over IPv6, as sent by Soft-RoCE of Linux 6.1.
     #[test]
     fn an_acknowledgement_of_another_make() {
         let mut ip = vec![0x60, 0, 0, 0, 0, 0x1c, 0x11, 0x40];
@@ -445,7 +446,7 @@ mod tests {
             let _ = RocePacket::parse(kind, &bytes);
         }
 
-        /// As above, but with headers that lead further in, and a CRC that fits.
+        /// As above, but with mostly valid headers and a matching ICRC, to reach the later checks.
         #[test]
         fn damaged_packets_parse_or_not(
             at in 0usize..88, value: u8, payload_len in 0usize..16, six: bool,

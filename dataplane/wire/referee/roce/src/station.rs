@@ -1,9 +1,9 @@
-//! A host on an Ethernet, as far as RoCEv2 needs one: without I/O, packets and frames in, frames
-//! and packets out.
+//! A host on an Ethernet, as far as RoCEv2 needs one. It has no I/O: it converts packets of the
+//! adapter to frames, and received frames to packets.
 //!
-//! It answers requests for its addresses and resolves those of others (RFC 826; RFC 4861 7.2), by
-//! its table of [`neighbors`](super::neighbors). Every address is resolved on the link: there are
-//! no routes. Anything else is counted and dropped.
+//! The station answers requests for its addresses and resolves the addresses of other hosts (RFC
+//! 826; RFC 4861 7.2), with its table of [`neighbors`](super::neighbors). Every destination is on
+//! the link: there are no routes. Frames of other protocols are counted and dropped.
 
 use super::FRAME_BYTES_MAX;
 use super::neighbors::{Lookup, Question, RoceNeighbors};
@@ -24,20 +24,20 @@ use pollux_wire::packet::{PACKET_LEN_MAX, Packet};
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-/// Frames that wait for the wire.
+/// Frames that wait for the wire before the station accepts no more packets.
 const OUTBOX_FRAMES_MAX: usize = 128;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum StationDrop {
-    /// Malformed bytes.
+    /// Malformed bytes, with the reason.
     Malformed(&'static str),
     /// A frame or a packet to another destination.
     NotOurs,
-    /// A protocol that this station does not have.
+    /// An unsupported protocol.
     Other,
     Unresolved,
-    /// Too many frames wait for the neighbor, too many neighbors are being resolved, or the wire is
-    /// slow.
+    /// Too many frames wait for the neighbor or for the wire, or too many neighbors are being
+    /// resolved.
     Full,
 }
 
@@ -67,7 +67,7 @@ impl Station {
         self.drops.iter().map(|(&reason, &count)| (reason, count))
     }
 
-    /// Whether it takes no more packets until frames are sent.
+    /// Whether the station accepts no more packets until frames are sent.
     pub fn is_full(&self) -> bool {
         self.outbox.len() >= OUTBOX_FRAMES_MAX
     }
@@ -76,12 +76,12 @@ impl Station {
         self.outbox.pop_front()
     }
 
-    /// When [`handle_timeout`](Self::handle_timeout) is due.
+    /// The time at which [`handle_timeout`](Self::handle_timeout) is due.
     pub fn deadline(&self) -> Option<Time> {
         self.neighbors.deadline()
     }
 
-    /// Repeats requests that are due, and gives up neighbors that do not answer.
+    /// Repeats requests that are due, and removes neighbors that do not answer.
     pub fn handle_timeout(&mut self, now: Time) {
         if self.deadline().is_none_or(|due| due > now) {
             return;
@@ -147,7 +147,8 @@ impl Station {
     }
 
     fn send(&mut self, frame: Vec<u8>) -> Result<(), StationDrop> {
-        // A neighbor's answer frees more at once than the adapter may send.
+        // The answer of a neighbor can release many frames at once, so there is space for more
+        // frames than the adapter may fill.
         if self.outbox.len() >= 2 * OUTBOX_FRAMES_MAX {
             return Err(StationDrop::Full);
         }
@@ -246,7 +247,7 @@ impl Station {
     fn handle_nd(&mut self, now: Time, from: MacAddress, bytes: &[u8]) -> Result<(), StationDrop> {
         let packet = Ipv6Packet::parse(bytes)?;
         let ip = packet.header();
-        // What came by a router is nothing of this link (RFC 4861 7.1).
+        // A hop limit below 255 means that a router has forwarded the packet (RFC 4861 7.1).
         if ip.next_header != IpProtocol::ICMPV6 || ip.hop_limit != 255 {
             return Err(StationDrop::Other);
         }
@@ -279,7 +280,7 @@ impl Station {
         }
     }
 
-    /// Sends a solicitation for the address (RFC 4861 4.3).
+    /// A frame that solicits the MAC address of `target` (RFC 4861 4.3).
     fn solicitation(&self, source: Ipv6Addr, target: Ipv6Addr) -> Result<Vec<u8>, StationDrop> {
         let [.., a, b, c] = target.octets();
         let group =
@@ -289,7 +290,8 @@ impl Station {
         self.nd(to, source, body, NdOption::Source(self.mac.into()))
     }
 
-    /// Answers a solicitation; to all nodes, if the sender has no address yet (RFC 4861 7.2.4).
+    /// A frame that answers a solicitation. Its destination is all nodes if the soliciting host has
+    /// no address yet (RFC 4861 7.2.4).
     fn advertisement(
         &self,
         target: Ipv6Addr,
@@ -342,7 +344,7 @@ impl Station {
     }
 }
 
-/// A frame of this header and the output of `write`, of at most `bytes_max` bytes.
+/// A frame with this header and the output of `write`, which is at most `bytes_max` bytes.
 fn framed(
     header: &EthernetHeader,
     bytes_max: usize,
@@ -391,7 +393,7 @@ mod tests {
         out
     }
 
-    /// Carries frames between the two until there are none; returns the packets.
+    /// Transfers frames between the stations until both outboxes are empty; returns the packets.
     fn carry(stations: &mut [Station; 2]) -> Vec<(usize, Vec<u8>)> {
         let mut came = Vec::new();
         while let Some(from) = (0..2).find(|&from| !stations[from].outbox.is_empty()) {
@@ -487,7 +489,7 @@ mod tests {
     }
 
     proptest! {
-        /// Any frame is handled or counted.
+        /// Any frame is handled, or counted as dropped.
         #[test]
         fn hostile_frames_do_no_harm(
             kind in 0usize..5, at in 0usize..120, value: u8, cut in 0usize..200,

@@ -1,14 +1,14 @@
-//! Ethernet frames on a stream of bytes: each behind its length in four bytes, most significant
-//! first. QEMU's network device `stream` has this format, and carries the frames of a guest.
+//! Ethernet frames on a byte stream. Each frame follows its length in four bytes, most significant
+//! byte first. QEMU's network backend `stream` uses this format for the frames of a guest.
 
 use super::{EthernetWire, FRAME_BYTES_MAX};
 use pollux_fabric::Time;
 use std::io::{ErrorKind, Read, Write};
 
 const LENGTH_BYTES: usize = 4;
-/// Bytes that are read at once.
+/// Bytes of one read.
 const READ_BYTES: usize = 1 << 16;
-/// Bytes that may wait to be written.
+/// Bytes that wait to be written before the wire accepts no more frames.
 const OUTBOX_BYTES_MAX: usize = 1 << 20;
 
 /// A wire over a stream that does not block.
@@ -16,7 +16,7 @@ const OUTBOX_BYTES_MAX: usize = 1 << 20;
 pub struct StreamWire<S> {
     stream: S,
     inbox: Vec<u8>,
-    /// How much of that is parsed.
+    /// Number of bytes of `inbox` that are parsed.
     taken: usize,
     outbox: Vec<u8>,
     /// The other end closed the stream, or sent an invalid length.
@@ -53,7 +53,7 @@ impl<S: Read + Write> StreamWire<S> {
         }
     }
 
-    /// Reads more of the stream; returns whether there was any.
+    /// Reads from the stream; returns whether there were bytes.
     fn fill(&mut self) -> bool {
         if self.is_closed {
             return false;
@@ -82,7 +82,7 @@ impl<S: Read + Write> StreamWire<S> {
         let (length, rest) = self.inbox[self.taken..].split_first_chunk::<LENGTH_BYTES>()?;
         let length = u32::from_be_bytes(*length) as usize;
         if length > FRAME_BYTES_MAX {
-            // Wherever the next frame begins, it cannot be found any more.
+            // The start of the next frame cannot be found any more.
             self.is_closed = true;
             self.taken = self.inbox.len();
             return None;
