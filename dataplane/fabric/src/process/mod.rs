@@ -88,6 +88,7 @@
 //! | clients with adapters; with agents | [`CLIENTS_MAX`] each | refused, with the reason |
 //! | agents of a client | 32 | refused |
 //! | MADs that its agents have not read | 4096, and those in the socket | dropped, `full` |
+//! | replies to these agents | the same 4096 | detached |
 //! | frames for its adapter that it has not taken | [`ARRIVED_FRAMES_MAX`] | dropped, `full` |
 //! | bytes of these frames | [`ARRIVED_BYTES_MAX`] | dropped, `full` |
 //! | notifications that it has not taken | [`NOTIFICATIONS_MAX`] | detached, `overrun` |

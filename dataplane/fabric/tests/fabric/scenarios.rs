@@ -159,7 +159,7 @@ impl Scenario {
         let which = imm as usize;
         let message = &self.messages[which];
         assert_eq!(came.bytes, message.bytes, "message {which} comes whole");
-        // An unreliable connection takes any first packet as its next message (IBA 9.8.3.2.1):
+        // An unreliable connection takes any first packet as its next message (IBA 9.8.2.2.1):
         // duplication and reordering of the wire are visible.
         let newer = self.received.last().is_none_or(|last| *last < which);
         let must_be = self.qp_type == QpType::Rc || self.keeps_order;
