@@ -1,8 +1,9 @@
-//! The subnet as the port of an adapter sees it, queried by management datagrams.
+//! Queries the subnet with management datagrams, from a port of an adapter.
 //!
-//! `mads mlx5_0:1 [HOP...]` asks the port itself, the node at the end of a directed route (by
-//! ports: `1 3` leaves the switch by its third), an unassigned LID, and subnet administration, if
-//! there is any, for our own record. Needs the rights of `/dev/infiniband`.
+//! `mads mlx5_0:1 [HOP...]` queries the port itself, the node at the end of a directed route (a
+//! list of output ports: `1 3` leaves the first switch through its port 3), and an unassigned LID.
+//! It also queries the record of its own node, if there is subnet administration. The program needs
+//! access to `/dev/infiniband`.
 
 use pollux_ibverbs::management::{Agent, MadPeer, ManagementPort, Registration, UmadRetryPolicy};
 use pollux_ibverbs::umad::UmadPort;
@@ -17,10 +18,10 @@ use std::time::Duration;
 const RETRY_POLICY: UmadRetryPolicy =
     UmadRetryPolicy { timeout: Duration::from_millis(200), retries: 2 };
 
-/// Longer than all attempts.
+/// A timeout longer than all attempts together.
 const ALL: Duration = Duration::from_secs(10);
 
-/// A LID that no subnet manager assigns before all others.
+/// The last unicast LID, which a subnet manager assigns only after all others.
 const NOBODY: Lid = Lid(0xbfff);
 
 fn main() -> ExitCode {
@@ -82,20 +83,20 @@ fn ask() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Sends a request; returns its answer, padded with zeros to full length, or `None` without an
-/// answer.
+/// Sends a request. Returns the answer, padded with zeros to the length of a MAD, or `None` if none
+/// arrived.
 fn exchange(
     port: &mut UmadPort,
     agent: Agent,
     to: &MadPeer,
     request: &[u8; MAD_LEN],
 ) -> Result<Option<[u8; MAD_LEN]>, Box<dyn Error>> {
-    // The upper half of the id is the kernel's.
+    // The kernel owns the upper half of the transaction ID.
     let id = |mad: &[u8]| MadHeader::read(mad).map(|(header, _)| header.transaction_id as u32);
     port.send(agent, to, request, Some(RETRY_POLICY))?;
     loop {
         let received = port.receive(ALL)?.ok_or("neither an answer came nor the request")?;
-        // A subnet manager asks whoever says to be one.
+        // Other datagrams can arrive: a subnet manager queries ports that claim to be a manager.
         if received.agent != agent || id(received.datagram)? != id(request)? {
             continue;
         }
@@ -122,7 +123,7 @@ fn by_route<A: Attribute>(
     Ok(A::from_data(&DirectedSmp::parse(&answer).data))
 }
 
-/// The record of the node that has this LID.
+/// The record of the node with this LID.
 fn record(port: &mut UmadPort, to: &MadPeer, lid: Lid) -> Result<NodeRecord, Box<dyn Error>> {
     let agent = port.register(&Registration::new(MgmtClass::SUBN_ADM, &[]))?;
     let question = NodeRecord { lid, ..NodeRecord::default() };

@@ -1,25 +1,25 @@
-//! Arrays of a library's structures, passed to it by one pointer.
+//! Arrays of a library's structures, passed to the library by one pointer.
 //!
-//! Two mistakes are easy where a library reads or writes an array of ours. First, a pointer is
-//! taken, the array is used by its name, and the pointer is used again: each use of the name
-//! invalidates the pointer. Second, an element is read although the library has not written it:
-//! that is uninitialized memory. So a batch is zeroed when it is created, and a read returns an old
-//! value at worst; and its pointer is taken last, from the array itself, by a method that borrows
-//! the batch.
+//! Two mistakes are easy when a library accesses an array of Rust. First, code takes a pointer to
+//! the array, accesses the array by its name, and then uses the pointer again, although that access
+//! has invalidated it. A batch prevents this: the methods that return the pointer borrow the batch,
+//! and callers take the pointer last. Second, code reads an element that the library has not
+//! written, which is uninitialized memory. So a batch is initialized when it is created, and such a
+//! read returns an old value at worst.
 //!
-//! Why it is boxed and reused: zeroing kilobytes on the stack costs more than a post.
+//! Why a batch is boxed and reused: zeroing kilobytes on the stack costs more than a post.
 
 use ibverbs_sys as ffi;
 use std::ptr;
 
-/// Up to `N` structures. All of them have a value at any time.
+/// Up to `N` structures. All `N` are initialized at any time.
 pub(crate) struct Batch<T, const N: usize> {
     elements: Box<[T]>,
     count: usize,
 }
 
-// SAFETY: a batch owns its structures. The pointers in them belong to the request or the answer of
-// their last use, and are never dereferenced here.
+// SAFETY: a batch owns its structures. The pointers in them belong to the last request or answer;
+// this type never dereferences them, so another thread may own the batch.
 unsafe impl<T, const N: usize> Send for Batch<T, N> {}
 
 impl<T: Copy + Default, const N: usize> Batch<T, N> {
@@ -37,10 +37,11 @@ impl<T: Copy + Default, const N: usize> Batch<T, N> {
         self.count
     }
 
-    /// Fills the next element, unless `fill` fails. The element keeps its old fields otherwise.
+    /// Adds the next element with `fill`, which may leave fields at the values of an earlier use.
+    /// If `fill` fails, no element is added.
     ///
     /// # Panics
-    /// If all are filled.
+    /// If the batch is full.
     #[inline]
     pub(crate) fn fill<E>(&mut self, fill: impl FnOnce(&mut T) -> Result<(), E>) -> Result<(), E> {
         fill(&mut self.elements[self.count])?;
@@ -59,7 +60,7 @@ impl<T: Copy + Default, const N: usize> Batch<T, N> {
         self.elements.as_mut_ptr()
     }
 
-    /// The first `count` elements, which the library has written.
+    /// The first `count` elements, after the library has written them.
     #[inline]
     pub(crate) fn first(&self, count: usize) -> &[T] {
         &self.elements[..count.min(N)]
@@ -86,16 +87,16 @@ impl Linked for ffi::ibv_recv_wr {
 }
 
 impl<T: Copy + Default + Linked, const N: usize> Batch<T, N> {
-    /// Links the filled elements to a list, for the library; returns the first, if there is one.
-    /// Valid until the next use of the batch.
+    /// Links the filled elements to a list for the library, and returns a pointer to the first
+    /// element. The pointer is valid until the next use of the batch.
     #[inline]
     pub(crate) fn list(&mut self) -> *mut T {
         let (first, count) = (self.as_mut_ptr(), self.count);
         for at in 0..count {
             let is_last = at + 1 == count;
             let next = if is_last { ptr::null_mut() } else { first.wrapping_add(at + 1) };
-            // SAFETY: `at` is below the count, which is at most the number of elements. This
-            // one pointer accesses all of them, until the library is done.
+            // SAFETY: `at` is below `count`, which is at most the number of elements. All accesses
+            // to the elements, including the library's, are through this one pointer.
             unsafe { (*first.add(at)).set_next(next) };
         }
         first
@@ -137,7 +138,7 @@ mod tests {
             }
             let mut at = batch.list();
             for id in 0..count {
-                // SAFETY: the list is of live places, and the batch is not used meanwhile.
+                // SAFETY: the elements of the list are live, and the batch is not used meanwhile.
                 let place = unsafe { &*at };
                 assert_eq!(place.wr_id, id);
                 at = place.next;

@@ -1,8 +1,8 @@
 //! Diagnosis of this machine: findings, each with a verdict and a remedy.
 //!
-//! It reads /sys and /proc, and needs neither the library nor privileges; the roots of both are
-//! arguments, so that a test can present any machine. A missing or unreadable file is a finding,
-//! never a failure.
+//! The doctor reads /sys and /proc, and needs neither a library nor privileges. The paths of both
+//! are arguments, so that a test can simulate any machine. A missing or unreadable file is a
+//! finding, never a failure.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -12,18 +12,18 @@ use std::path::{Path, PathBuf};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum DoctorVerdict {
     Good,
-    /// It works, but slower, or not everywhere.
+    /// The subject works, but more slowly, or not in all cases.
     Warning,
     Bad,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DoctorFinding {
-    /// The subject: `mlx5_0:1`, `memlock` ...
+    /// What the finding is about, such as `mlx5_0:1` or `memlock`.
     pub subject: String,
     pub verdict: DoctorVerdict,
     pub found: String,
-    /// The remedy; empty if none is needed.
+    /// What to do; empty if nothing is needed.
     pub remedy: Cow<'static, str>,
 }
 
@@ -39,7 +39,7 @@ impl fmt::Display for DoctorFinding {
     }
 }
 
-/// The roots of the system's files: `/sys` and `/proc`, except in tests.
+/// The paths of sysfs and procfs: `/sys` and `/proc`, except in tests.
 #[derive(Clone, Debug)]
 pub struct Roots {
     pub sys: PathBuf,
@@ -52,13 +52,13 @@ impl Default for Roots {
     }
 }
 
-/// Entries of tables that are listed; more are counted only.
+/// Table entries that a finding lists, at most; further entries are only counted.
 const LISTED_MAX: usize = 8;
 
 /// The minimum limit of locked memory for the queues of a worker.
 const MEMLOCK_BYTES_MIN: u64 = 64 << 20;
 
-/// The bit of the capability that lifts that limit (`linux/capability.h`).
+/// The bit of the capability that exempts from this limit (`linux/capability.h`).
 const CAP_IPC_LOCK: u32 = 14;
 
 /// Runs all checks of files, devices first.
@@ -73,7 +73,7 @@ pub fn examine(roots: &Roots) -> Vec<DoctorFinding> {
     findings
 }
 
-/// A finding; a good one has no remedy.
+/// A finding; drops the remedy if the verdict is good.
 pub(crate) fn finding(
     subject: impl Into<String>,
     verdict: DoctorVerdict,
@@ -84,13 +84,13 @@ pub(crate) fn finding(
     DoctorFinding { subject: subject.into(), verdict, found: found.into(), remedy }
 }
 
-/// A file's first line; `None` if there is none.
+/// The first line of a file; `None` if there is none.
 fn line(path: &Path) -> Option<String> {
     let text = fs::read_to_string(path).ok()?;
     text.lines().next().map(|line| line.trim().to_owned())
 }
 
-/// The names in a directory, in order; numbers by their value.
+/// The names in a directory, sorted; names that are numbers by value.
 fn names(path: &Path) -> Vec<String> {
     let entries = fs::read_dir(path).into_iter().flatten().flatten();
     let mut names: Vec<String> =
@@ -159,7 +159,7 @@ fn filled(subject: &str, what: &str, values: &[String]) -> DoctorFinding {
     finding(subject, DoctorVerdict::Good, format!("{what} {text}"), "")
 }
 
-/// The kernel's own IP on this device, which answers for the same addresses if given them.
+/// The kernel's IPoIB interface on this device, if there is one.
 fn ipoib(roots: &Roots, device: &str, subject: &str) -> Option<DoctorFinding> {
     let nets = roots.sys.join("class/infiniband").join(device).join("device/net");
     let hardware = |net: &String| line(&nets.join(net).join("type"));
@@ -179,7 +179,8 @@ fn modules(roots: &Roots, findings: &mut Vec<DoctorFinding>) {
     for (name, class, remedy) in
         [("ib_uverbs", "infiniband_verbs", uverbs), ("ib_umad", "infiniband_mad", umad)]
     {
-        // The adapter in software has the class without the module, and only reads lead to it.
+        // With the software adapter, the class exists without the module; only reading its files
+        // shows that.
         let has_class = line(&roots.sys.join("class").join(class).join("abi_version")).is_some();
         let (verdict, found) = match (is_loaded(roots, name), has_class) {
             (true, _) => (DoctorVerdict::Good, "loaded"),
@@ -213,15 +214,15 @@ fn users(roots: &Roots, module: &str) -> Option<Vec<String>> {
     Some(users.filter(|user| !matches!(*user, "" | "-")).map(str::to_owned).collect())
 }
 
-/// The remedy where another agent has the CM class. At a port, only one agent may take the requests
-/// of a class: the kernel's, or that of one process.
+/// The remedy if another agent has the CM class. At each port only one agent can receive the
+/// requests of a class: the kernel's agent, or that of one process.
 pub fn cm_advice(roots: &Roots) -> String {
     if !is_loaded(roots, CM_MODULE) {
         return "another process takes the requests of this class at the port, perhaps another \
                 node; end it (fuser -v /dev/infiniband/umad*)"
             .into();
     }
-    // Users first, since no module in use can be unloaded.
+    // The users of a module come first, because a module in use cannot be unloaded.
     let mut modules = Vec::new();
     let mut next = vec![CM_MODULE.to_owned()];
     while let Some(module) = next.pop() {
@@ -251,7 +252,7 @@ fn memlock(roots: &Roots) -> DoctorFinding {
     finding("memlock", verdict, found, remedy)
 }
 
-/// The effective capabilities of a process with this status, by bits (proc_pid_status(5)).
+/// The effective capabilities in a process status, as a bit mask (proc_pid_status(5)).
 pub fn capabilities(status: &str) -> u64 {
     let mask = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
     mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
@@ -297,7 +298,7 @@ fn isolation(roots: &Roots) -> DoctorFinding {
 mod tests {
     use super::*;
 
-    /// A tree of files that is gone afterwards.
+    /// A tree of files, which is removed when dropped.
     struct Tree(PathBuf);
 
     impl Tree {

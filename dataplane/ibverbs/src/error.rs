@@ -1,12 +1,12 @@
-//! Errors of the library or the kernel, each with what to check.
+//! Errors of the libraries and the kernel, with advice.
 //!
-//! libibverbs returns an errno only. Its usual cause for each verb is known, and the message names
-//! it: a memory limit, a missing device file, a permission.
+//! libibverbs returns only an errno. The usual cause of each errno is known, such as a memory
+//! limit, a missing device file or a permission, and the message names it.
 
 #[cfg(feature = "hca")]
 use {pollux_verbs::VerbsError, rustix::io::Errno};
 
-/// Why a device could not be opened. `device` is its name as given by the caller.
+/// Why a device could not be opened. `device` is the name that the caller gave.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum HcaOpenError {
@@ -20,12 +20,12 @@ pub enum HcaOpenError {
     /// The system has no libibumad, which management datagrams need.
     #[error("{device}: {reason}; install libibumad (scripts/host-setup --hca)")]
     NoLibrary { device: String, reason: String },
-    /// The system has no adapter at all, or none that this process sees.
+    /// The system has no adapter, or none that this process can see.
     #[error("{device}: there is no RDMA adapter here; {advice}")]
     NoAdapters { device: String, advice: &'static str },
     #[error("{device}: there is no such adapter; there are {}", .present.join(", "))]
     NoSuchDevice { device: String, present: Vec<String> },
-    /// Rings of this form are those of a ConnectX.
+    /// The mlx5 driver cannot use the rings of this device directly; it is perhaps no ConnectX.
     #[error("{device}: {reason}; write verbs:{device} to use it by libibverbs")]
     NoDirectRings { device: String, reason: &'static str },
     #[error("{device}: there is no port {port}; ports go from 1 to {ports}")]
@@ -34,7 +34,7 @@ pub enum HcaOpenError {
     System { device: String, verb: &'static str, errno: i32, advice: &'static str },
 }
 
-/// Parses `mlx5_0:2`; without a port it is the first.
+/// Parses a name such as `mlx5_0:2` into device and port; the default port is 1.
 pub fn parse_name(name: &str) -> Result<(&str, u8), HcaOpenError> {
     let bad = || HcaOpenError::BadName { name: name.to_owned() };
     let (device, port) = match name.split_once(':') {
@@ -48,7 +48,7 @@ pub fn parse_name(name: &str) -> Result<(&str, u8), HcaOpenError> {
     Ok((device, port))
 }
 
-/// The advice for this errno at an adapter.
+/// The advice for this errno of a verb.
 #[cfg(feature = "hca")]
 pub(crate) fn advice(errno: i32) -> &'static str {
     match Errno::from_raw_os_error(errno) {
@@ -72,11 +72,11 @@ pub(crate) fn advice(errno: i32) -> &'static str {
     }
 }
 
-/// The advice if management datagrams cannot be sent.
+/// The advice if the umad devices are missing.
 #[cfg(feature = "hca")]
 pub(crate) const UMAD: &str = "look for /sys/class/infiniband_mad/umad*: is ib_umad loaded?";
 
-/// The advice for this errno at management datagrams.
+/// The advice for this errno of libibumad.
 #[cfg(feature = "hca")]
 pub(crate) fn umad_advice(errno: i32) -> &'static str {
     match Errno::from_raw_os_error(errno) {
@@ -109,8 +109,8 @@ pub(crate) fn refused(device: &str, verb: &'static str, errno: i32) -> VerbsErro
     }
 }
 
-/// Whether a device was unplugged. The kernel reports an I/O error, as for other failures, but also
-/// removes the device from its list.
+/// Whether a device was unplugged. The kernel reports an I/O error, as for other failures, but then
+/// the device is no longer in sysfs.
 #[cfg(feature = "hca")]
 pub(crate) fn is_gone(device: &str) -> bool {
     !std::path::Path::new("/sys/class/infiniband").join(device).exists()

@@ -1,21 +1,21 @@
-//! Adapters in hardware, through libibverbs and libibumad.
+//! Hardware adapters, through libibverbs and libibumad.
 //!
-//! [`open`] returns a [`Device`] as every other backend does. Without the feature `hca` the crate
-//! needs no C library, and opening a device fails; the `doctor` works in any case, since it reads
-//! only files.
+//! [`open`] returns a [`Device`], as every other backend does. Without the feature `hca` the crate
+//! needs no C library, and opening a device fails; the `doctor` still works, because it reads only
+//! files.
 //!
 //! Read in this order:
 //!
 //! 1. `hca`: the device, its objects, and the order of their destruction;
-//! 2. `hca/post` and `hca/poll`: the fast path, over `batch`;
-//! 3. `management`: datagrams of management, which have an interface of their own in the kernel;
-//!    `umad`: the same by libibumad;
+//! 2. `hca/post` and `hca/poll`: the fast path, with arrays from `batch`;
+//! 3. `management`: the interface for management datagrams, which have a separate kernel interface;
+//!    `umad`: its implementation with libibumad;
 //! 4. `doctor` and `libraries`: diagnosis of this machine; `error`: errors of libraries and the
 //!    kernel.
 //!
-//! Why `ibverbs-sys`: it makes its bindings from rdma-core's headers, which it carries, and links
-//! the system's library. Inline functions of these headers are not among the bindings: the fast
-//! path calls pointers in the context, which costs the same.
+//! Why `ibverbs-sys`: the crate generates its bindings from a copy of rdma-core's headers and links
+//! the system's library. The bindings lack the inline functions of these headers; the fast path
+//! calls the function pointers in the context instead, which costs the same.
 #![deny(unsafe_op_in_unsafe_fn)]
 #![cfg_attr(feature = "hca", allow(unsafe_code, reason = "a library of C, and its pointers"))]
 
@@ -42,14 +42,14 @@ use pollux_verbs::Device;
 /// Whether this build can open any adapter.
 pub const OPENS_ADAPTERS: bool = cfg!(feature = "hca");
 
-/// A device, and the port that its name has.
+/// A device, and the port that was given with its name.
 pub struct OpenedHca {
     pub device: Box<dyn Device + Send>,
     /// The port, counted from 1.
     pub port: u8,
 }
 
-/// Opens `mlx5_0`, or `mlx5_0:2` for its second port.
+/// Opens a device by name: `mlx5_0`, or `mlx5_0:2` for its second port.
 pub fn open(name: &str) -> Result<OpenedHca, HcaOpenError> {
     let (device, port) = parse_name(name)?;
     #[cfg(feature = "hca")]
@@ -61,7 +61,7 @@ pub fn open(name: &str) -> Result<OpenedHca, HcaOpenError> {
     }
 }
 
-/// Opens port 2 of `mlx5_0` for `mlx5_0:2`, for its management datagrams.
+/// Opens a port for management datagrams: for the name `mlx5_0:2`, port 2 of `mlx5_0`.
 pub fn open_management(name: &str) -> Result<Box<dyn ManagementPort>, HcaOpenError> {
     #[cfg(feature = "hca")]
     return Ok(Box::new(umad::UmadPort::open(name)?));
@@ -84,7 +84,7 @@ pub fn diagnose() -> Vec<DoctorFinding> {
     findings
 }
 
-/// The names of the adapters that libibverbs sees.
+/// The names of the adapters that libibverbs lists.
 pub fn adapters() -> Vec<String> {
     #[cfg(feature = "hca")]
     return hca::names().unwrap_or_default();

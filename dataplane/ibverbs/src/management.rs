@@ -1,8 +1,8 @@
-//! Management datagrams at a port whose queue pairs 0 and 1 belong to the kernel: the interface of
-//! libibumad in our types.
+//! Management datagrams at a port of which the kernel owns queue pairs 0 and 1: the interface of
+//! libibumad, in the types of Pollux.
 //!
-//! Why a trait, when `umad` has the only implementation: users of the interface are built and
-//! tested where the library is not.
+//! Why a trait, although `umad` has the only implementation: users of the interface are built and
+//! tested without the library.
 
 use pollux_verbs::{GlobalRoute, VerbsError};
 use pollux_wire::address::{Lid, Qpn};
@@ -10,13 +10,14 @@ use pollux_wire::mad::{Method, MgmtClass};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-/// A port, as management sees it: agents for classes, and their datagrams.
+/// A port with agents for management classes, and their datagrams.
 pub trait ManagementPort: Send {
-    /// Registers an agent; it ends with the port.
+    /// Registers an agent, which ends when the port is dropped.
     fn register(&mut self, registration: &Registration<'_>) -> Result<Agent, VerbsError>;
 
-    /// Sends a datagram. With a timeout it is a request: either its response is received, or the
-    /// request itself, unanswered. Without one the kernel drops the response.
+    /// Sends a datagram. A request has a retry policy: [`receive`](Self::receive) then returns its
+    /// response, or the request itself if no response arrives. Without a retry policy, the kernel
+    /// drops any response.
     fn send(
         &mut self,
         agent: Agent,
@@ -25,25 +26,25 @@ pub trait ManagementPort: Send {
         retry_policy: Option<UmadRetryPolicy>,
     ) -> Result<(), VerbsError>;
 
-    /// Receives a datagram, waiting for this time at most.
+    /// Receives a datagram; waits for at most `timeout`.
     fn receive(&mut self, timeout: Duration) -> Result<Option<ReceivedMad<'_>>, VerbsError>;
 
-    /// A descriptor that is readable if there is something to receive, for sleeping until then;
-    /// `None` if the system has none for the port.
+    /// A descriptor that is readable when there is a datagram to receive, for callers that sleep;
+    /// `None` if the port has no descriptor.
     fn descriptor(&self) -> Option<OwnedFd>;
 }
 
-/// The destination or source of a datagram. The source of a request is the destination of its
-/// answer.
+/// The destination or source of a datagram. The source of a request can be used as the destination
+/// of the answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MadPeer {
     pub lid: Lid,
-    /// The peer's queue pair: 0 for subnet management, else mostly 1.
+    /// The peer's queue pair: 0 for subnet management, else usually 1.
     pub qpn: Qpn,
     pub sl: u8,
-    /// The path bits of our LID.
+    /// The path bits of the port's own LID.
     pub path_bits: u8,
-    /// The GRH if there is one; `dgid` is the peer in any case.
+    /// The GRH, if there is one. `dgid` is always the GID of the peer, also in a received datagram.
     pub grh: Option<GlobalRoute>,
     pub pkey_index: u16,
 }
@@ -54,12 +55,14 @@ pub struct Agent(pub u32);
 
 #[derive(Clone, Copy, Debug)]
 pub struct Registration<'a> {
-    /// Answers to own requests are received in any case.
+    /// The class of the agent. The agent receives answers to its own requests even without
+    /// `methods`.
     pub class: MgmtClass,
     pub version: u8,
-    /// The vendor, for the classes that vendors share.
+    /// OUI of the vendor, for vendor classes with an OUI.
     pub oui: [u8; 3],
-    /// Requests of peers that it takes; at a port, only one agent may take each.
+    /// Methods of requests that the agent receives. Only one agent of a port can receive each
+    /// method of a class.
     pub methods: &'a [Method],
     pub segments: Segments,
 }
@@ -67,18 +70,18 @@ pub struct Registration<'a> {
 /// The side that runs RMPP (IBA 13.6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Segments {
-    /// No RMPP: the class has none.
+    /// No RMPP: the class does not use it.
     None,
     /// The kernel: long datagrams are sent and received unsegmented.
     Kernel,
-    /// The caller: each segment is a datagram.
+    /// The caller: each segment is a separate datagram.
     Caller,
 }
 
 /// How long a request waits for its answer, and how often it is repeated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UmadRetryPolicy {
-    /// For one attempt; the kernel counts milliseconds.
+    /// Timeout of one attempt; the kernel uses whole milliseconds.
     pub timeout: Duration,
     /// Attempts after the first.
     pub retries: u8,
@@ -87,16 +90,16 @@ pub struct UmadRetryPolicy {
 #[derive(Clone, Copy, Debug)]
 pub struct ReceivedMad<'a> {
     pub agent: Agent,
-    /// Its source; the destination of a request that timed out.
+    /// The source of the datagram; for a request that timed out, the destination.
     pub peer: MadPeer,
-    /// Whether it was received from the network. If not, it is our own request (at least its
-    /// header), which timed out.
+    /// Whether the datagram was received from the network. Otherwise it is a request of the agent
+    /// that timed out, or only the header of that request.
     pub is_answered: bool,
     pub datagram: &'a [u8],
 }
 
 impl<'a> Registration<'a> {
-    /// For our own requests and their answers, and for these requests of peers.
+    /// For requests of the agent and their answers, and for requests of peers with these methods.
     pub fn new(class: MgmtClass, methods: &'a [Method]) -> Self {
         let segments = if class == MgmtClass::SUBN_ADM { Segments::Kernel } else { Segments::None };
         Self { class, version: class.version(), oui: [0; 3], methods, segments }

@@ -1,8 +1,8 @@
 //! Argument checks of the [`Device`](crate::Device) contract, for all adapters.
 //!
-//! An adapter checks its handles by its own tables, a change of state by [`transition`], and
-//! everything else here, before a driver sees it: drivers cut values that are too large without an
-//! error, and every adapter has to refuse the same argument in the same words.
+//! An adapter checks handles with its own tables, state changes with [`transition`], and all other
+//! arguments with this module, before it passes them to a driver. Drivers truncate values that are
+//! too large without an error, and all adapters have to reject an argument with the same message.
 //!
 //! [`transition`]: crate::transition
 
@@ -50,8 +50,8 @@ pub fn srq(requests_max: u32, sges_max: u32, limits: &Limits) -> Checked {
     within(VERB, "sges_max", sges_max, limits.sges_max)
 }
 
-/// A change of the state of migration from `now` (IBA 17.2.8); with the change, the queue pair has
-/// an alternate path or none.
+/// A change of the migration state from `now` to `asked` (IBA 17.2.8). `has_alternate` says whether
+/// the queue pair has an alternate path after the change.
 pub fn migration(now: Migration, asked: Option<Migration>, has_alternate: bool) -> Checked {
     let reason = match (now, asked) {
         (_, Some(Migration::Armed)) => {
@@ -86,8 +86,9 @@ pub fn qp_init(init: &QpInit, limits: &Limits) -> Checked {
     within(VERB, "inline_bytes_max", init.inline_bytes_max, limits.inline_bytes_max)
 }
 
-/// Attributes of a queue pair at a port, whatever its state; not their port numbers, and of the
-/// paths the DLIDs only: [`path()`] has the rest. A `subnet` has LIDs.
+/// Attributes of a queue pair in any state, against the limits of its port. Does not check port
+/// numbers, and checks only the DLIDs of paths; [`path()`] checks the other fields. `subnet` says
+/// whether the link has LIDs.
 pub fn qp_attributes(
     change: &QpAttributes,
     limits: &Limits,
@@ -129,7 +130,7 @@ pub fn qp_attributes(
     Ok(())
 }
 
-/// A path from its port, which has these attributes. A `subnet` has LIDs.
+/// A path from a port with these attributes. `subnet` says whether the link has LIDs.
 pub fn path(
     verb: &'static str,
     path: &AddressVector,
@@ -155,7 +156,8 @@ pub fn path(
     Ok(())
 }
 
-/// A multicast group that a queue pair of this type attaches to. A `subnet` has LIDs.
+/// A multicast group that a queue pair of this type attaches to. `subnet` says whether the link has
+/// LIDs.
 pub fn multicast(qp_type: QpType, mgid: Gid, mlid: Lid, subnet: bool) -> Checked {
     const VERB: &str = "attach_multicast";
     if qp_type != QpType::Ud {
@@ -170,7 +172,7 @@ pub fn multicast(qp_type: QpType, mgid: Gid, mlid: Lid, subnet: bool) -> Checked
     Ok(())
 }
 
-/// A request to the send queue of a queue pair; not its handles.
+/// A request to the send queue of a queue pair, except its handles.
 #[inline]
 pub fn send(request: &SendRequest<'_>, init: &QpInit) -> Result<(), PostRefusal> {
     if !init.qp_type.has(&request.op) {

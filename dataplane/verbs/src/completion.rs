@@ -54,7 +54,7 @@ impl CompletionKind {
     }
 }
 
-/// Data of a message in addition to its bytes.
+/// Additional data of a received message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum With {
     #[default]

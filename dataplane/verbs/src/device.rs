@@ -4,11 +4,12 @@
 //!
 //! A device belongs to one worker and has no lock. A second thread that needs the same adapter gets
 //! another context of it with [`Device::open_shared`]. Queues, regions and address handles are
-//! named by small handles, valid for that device alone.
+//! identified by integer handles, which are valid for one device only.
 //!
-//! The adapter owns the memory of a request from a successful post to the completion. An inline
-//! send is copied at once. A post takes requests from the front of its batch and stops at the first
-//! that it refuses; the error has the number of accepted requests, and the caller keeps the rest.
+//! The adapter owns the memory of a request from a successful post to the completion. Inline data
+//! is copied at once. A post accepts requests from the front of the batch and stops at the first
+//! request that it refuses. The error has the number of accepted requests; the caller keeps the
+//! other requests.
 //!
 //! # Guarantees of every adapter
 //!
@@ -17,7 +18,8 @@
 //!   pair enters the error state. Requests of a destroyed or reset queue pair do not complete, and
 //!   their completions that were not polled may be removed.
 //! - The completion of a send implies that all earlier unsignaled sends of its queue are done.
-//! - Verbs check their arguments and name the fault: [`VerbsError`], [`PostError`].
+//! - Verbs check their arguments, and their errors name the invalid one: [`VerbsError`],
+//!   [`PostError`].
 //! - A software adapter makes progress only in [`Device::poll`] and the posts, and needs no
 //!   thread.
 
@@ -56,10 +58,10 @@ pub trait Device {
         memory: &Memory,
         access: Access,
     ) -> Result<MemoryRegion, VerbsError>;
-    /// Deregisters a region. Later requests that name it fail.
+    /// Deregisters a region. Later requests with its keys fail.
     fn deregister(&mut self, region: LKey) -> Result<(), VerbsError>;
     fn create_window(&mut self, pd: Pd) -> Result<MemoryWindow, VerbsError>;
-    /// Destroys a memory window, named by its current key.
+    /// Destroys the memory window with this current key.
     fn destroy_window(&mut self, window: RKey) -> Result<(), VerbsError>;
 
     fn create_cq(&mut self, completions_max: u32) -> Result<Cq, VerbsError>;
@@ -67,8 +69,8 @@ pub trait Device {
     fn destroy_cq(&mut self, cq: Cq) -> Result<(), VerbsError>;
 
     fn create_srq(&mut self, pd: Pd, requests_max: u32, sges_max: u32) -> Result<Srq, VerbsError>;
-    /// Arms one [`AsyncEvent::SrqLimitReached`] for when fewer than `limit` receives are left; 0
-    /// disarms it.
+    /// Arms one [`AsyncEvent::SrqLimitReached`], which is raised when fewer than `limit` receives
+    /// are left; 0 disarms it.
     fn set_srq_limit(&mut self, srq: Srq, limit: u32) -> Result<(), VerbsError>;
     /// Destroys a shared receive queue that no queue pair uses, with its posted receives.
     fn destroy_srq(&mut self, srq: Srq) -> Result<(), VerbsError>;
@@ -103,9 +105,9 @@ pub trait Device {
     /// the queue, if any; it must be polled and armed again.
     fn wait(&mut self, timeout: Duration) -> Result<Option<Cq>, VerbsError>;
 
-    /// The source of wake-ups for a sleep outside of the device, with its queues armed and polled
-    /// once more: the device's part of [`Device::wait`]. After the sleep, `wait` with no time takes
-    /// the notification. `None` if the device has no descriptor.
+    /// The descriptor for a caller that sleeps outside of [`Device::wait`]. Before it sleeps, the
+    /// caller arms the queues and then polls them once more. After the sleep, it takes the
+    /// notification with a `wait` of timeout zero. `None` if the device has no descriptor.
     fn wake_source(&mut self) -> Option<WakeSource<'_>> {
         None
     }
@@ -120,12 +122,12 @@ pub trait Device {
     }
 }
 
-/// A descriptor to sleep at.
+/// A descriptor that wakes a sleeping caller.
 #[derive(Clone, Copy, Debug)]
 pub struct WakeSource<'a> {
-    /// It becomes readable when an armed queue has a completion, or an event arrives.
+    /// Becomes readable when an armed queue has a completion, or an event arrives.
     pub fd: BorrowedFd<'a>,
-    /// The longest sleep: the device has timers that its caller runs.
+    /// The longest sleep: the timers of the device run only when the caller polls.
     pub longest: Duration,
 }
 
@@ -167,7 +169,7 @@ pub struct Limits {
     pub initiator_depth_max: u8,
 }
 
-/// Optional features. The conformance suite skips the cases of missing ones and reports that.
+/// Optional features. The conformance suite skips, and reports, the cases for missing features.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Capabilities {
     pub uc: bool,
@@ -185,10 +187,10 @@ pub struct Capabilities {
     pub subnet: bool,
     /// Whether a program may create queue pair 1, the GSI (IBA 13.5).
     pub gsi: bool,
-    /// Whether requests of peers are acknowledged only when this process polls: a software adapter
-    /// within the process.
+    /// Whether requests of peers are acknowledged only when this process polls, as in a software
+    /// adapter within the process.
     pub acks_when_polled: bool,
-    /// Whether [`Device::wait`] sleeps, or only polls.
+    /// Whether [`Device::wait`] sleeps; otherwise it only polls.
     pub sleep: bool,
 }
 
@@ -204,8 +206,8 @@ pub struct PortAttributes {
     pub mtu_max: Mtu,
     /// The active MTU.
     pub mtu: Mtu,
-    /// Entries of its GID table.
+    /// Entries of the GID table.
     pub gids: u8,
-    /// Entries of its P_Key table.
+    /// Entries of the P_Key table.
     pub pkeys: u16,
 }

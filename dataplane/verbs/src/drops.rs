@@ -1,18 +1,19 @@
-//! Counters of drops: each component has its reasons, counts each, and logs nothing packet by
-//! packet.
+//! Drop counters: each component has an enum of reasons and one counter per reason. Components do
+//! not log individual drops.
 //!
-//! Here because it is the lowest crate of all that count: subnet, engine and control plane.
+//! The module is in this crate because all components that count drops depend on it: subnet, engine
+//! and control plane.
 
 use std::fmt::{self, Debug, Formatter};
 
-/// The reasons of a component. [`reasons!`](crate::reasons) makes the type of their list.
+/// The enum of a component's drop reasons; [`reasons!`](crate::reasons) defines one.
 pub trait Reason: Copy + 'static {
     type Counters: AsRef<[u64]> + AsMut<[u64]> + Clone;
     const ZERO: Self::Counters;
     const ALL: &'static [Self];
-    /// The name of its counter, as reports and metrics have it.
+    /// The name of the counter in reports and metrics.
     fn name(self) -> &'static str;
-    /// Its index in [`Reason::ALL`].
+    /// The index in [`Reason::ALL`].
     fn index(self) -> usize;
 }
 
@@ -45,7 +46,7 @@ impl<R: Reason> Drops<R> {
         self.0.as_ref().iter().sum()
     }
 
-    /// All reasons by name, those without drops included.
+    /// The count of every reason by name, including zeros.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
         R::ALL.iter().map(|&reason| (reason.name(), self.of(reason)))
     }
@@ -65,7 +66,7 @@ impl<R: Reason> Debug for Drops<R> {
     }
 }
 
-/// Makes an enumeration with the list of its variants, `ALL`, and the `name` of each.
+/// Defines an enum with the list of its variants, `ALL`, and the `name` of each.
 #[macro_export]
 macro_rules! named_enum {
     (
@@ -93,7 +94,7 @@ macro_rules! named_enum {
     };
 }
 
-/// Makes the reasons of a component of their list: a type that is a
+/// Defines the enum of a component's drop reasons, which implements
 /// [`Reason`].
 #[macro_export]
 macro_rules! reasons {

@@ -2,7 +2,7 @@
 
 use std::io;
 
-/// Why a verb failed. A failed verb changes nothing, unless its documentation says otherwise.
+/// The error of a verb. A failed verb changes nothing, unless its documentation says otherwise.
 ///
 /// Each message names the argument or limit, and the remedy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -10,10 +10,11 @@ use std::io;
 pub enum VerbsError {
     #[error("{verb}: {argument}: {reason}")]
     Invalid { verb: &'static str, argument: &'static str, reason: String },
-    /// The handle names no existing object.
+    /// No object has the handle.
     #[error("{verb}: there is no such {what}")]
     NoSuch { verb: &'static str, what: &'static str },
-    /// Over a limit of the adapter; [`DeviceAttributes`](crate::DeviceAttributes) has the limits.
+    /// The request exceeds a limit of the adapter, which is in
+    /// [`DeviceAttributes`](crate::DeviceAttributes).
     #[error("{verb}: over the adapter's {limit} of {max}")]
     Limit { verb: &'static str, limit: &'static str, max: u64 },
     /// The object is in use.
@@ -24,7 +25,7 @@ pub enum VerbsError {
     /// The driver or the kernel refused.
     #[error("{verb}: {}; {advice}", io::Error::from_raw_os_error(*errno))]
     System { verb: &'static str, errno: i32, advice: String },
-    /// The driver made the object in a form that this build does not know.
+    /// The driver created the object with a layout that this build does not support.
     #[error(
         "the {what} has an unknown form: {why}; use the device by libibverbs alone (verbs:NAME)"
     )]
@@ -32,7 +33,7 @@ pub enum VerbsError {
     /// Part of the adapter failed permanently: open the device again.
     #[error("the {what} is lost: {why}")]
     Lost { what: &'static str, why: &'static str },
-    /// It was unplugged or its server ended.
+    /// The adapter was unplugged, or the server of a software adapter ended.
     #[error("the adapter is gone")]
     Gone,
 }
@@ -62,13 +63,13 @@ pub fn within(
     if asked > max { Err(over(verb, limit, max)) } else { Ok(()) }
 }
 
-/// A partial post: the adapter owns the first `accepted` requests of the batch, the caller the
-/// rest.
+/// A post that accepted only part of its batch: the adapter owns the first `accepted` requests, the
+/// caller the others.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("request {accepted} of the batch was refused: {refusal}")]
 pub struct PostError {
     pub accepted: usize,
-    /// Why the next one was refused. [`PostRefusal::Full`] is a normal result.
+    /// Why the next request was refused. [`PostRefusal::Full`] is a normal result.
     pub refusal: PostRefusal,
 }
 

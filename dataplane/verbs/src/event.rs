@@ -2,7 +2,7 @@
 
 use crate::memory::{Cq, Qp, Srq};
 
-/// An asynchronous event; the numbers are those of ports.
+/// An asynchronous event; a `u8` is a port number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum AsyncEvent {

@@ -1,8 +1,8 @@
 //! The contract between the engine and an adapter (IBA 10, 11).
 //!
-//! One trait, [`Device`], whose data calls take batches, and its types. Every adapter implements
-//! it: the software adapter, libibverbs, mlx5. [`DeviceAttributes`] states the capabilities of an
-//! adapter; a missing one is an error and never emulated silently.
+//! The contract is one trait, [`Device`], and its types. Posts and polls take batches. The software
+//! adapter, libibverbs and mlx5 implement the trait. [`DeviceAttributes`] states the capabilities
+//! of an adapter; a missing capability gives an error and is never emulated silently.
 //!
 //! Read in this order:
 //!
@@ -12,10 +12,10 @@
 //! 4. [`qp`] and [`transition`]: queue pairs and the table of their state transitions;
 //! 5. [`address`], [`event`], [`error`]: address vectors, asynchronous events and errors;
 //! 6. [`check`]: argument checks, for implementers;
-//! 7. [`time`] and [`rng`]: the clock and random number types, passed in everywhere;
+//! 7. [`time`] and [`rng`]: time stamps and random numbers, which callers pass in everywhere;
 //! 8. [`table`]: the handle table, for implementers;
-//! 9. [`drops`]: counters of drops, which crates above share;
-//! 10. [`rmpp`]: transfers of tables in MADs, for administrators of subnets and their clients.
+//! 9. [`drops`]: drop counters, which crates above share;
+//! 10. [`rmpp`]: transfers of tables in MADs, for the subnet administrator and its clients.
 //!
 //! The crate `pollux-conformance` is the test suite that every adapter must pass. Its cases are
 //! also examples of every verb.

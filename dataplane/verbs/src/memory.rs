@@ -16,7 +16,7 @@ macro_rules! handle {
 }
 
 handle! {
-    /// A protection domain: its queue pairs reach only its memory.
+    /// A protection domain: its queue pairs can access only memory of the same domain.
     Pd,
     /// A completion queue.
     Cq,
@@ -28,12 +28,12 @@ handle! {
     Ah,
 }
 
-/// L_Key: names memory in local work requests.
+/// L_Key: identifies memory in local work requests.
 #[repr(transparent)]
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LKey(pub u32);
 
-/// R_Key: names memory in requests of peers.
+/// R_Key: identifies memory in requests of peers.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RKey(pub u32);
 
@@ -49,7 +49,7 @@ impl fmt::Debug for RKey {
     }
 }
 
-/// Access rights of a memory region, or those that a queue pair grants to its peer.
+/// Access rights of a memory region, or the rights that a queue pair grants to its peer.
 ///
 /// Local reads are always allowed. Remote write and atomic rights require
 /// [`Access::LOCAL_WRITE`] (IBA 10.6.3.1).

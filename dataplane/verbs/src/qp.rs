@@ -83,7 +83,7 @@ pub enum QpState {
 }
 
 impl QpState {
-    /// All states, in the order of a queue pair's life.
+    /// All states, in the usual order of transitions; the error states are last.
     pub const ALL: [Self; 7] =
         [Self::Reset, Self::Init, Self::Rtr, Self::Rts, Self::Sqd, Self::Sqe, Self::Err];
 }
@@ -141,8 +141,9 @@ impl Retries {
 
 macro_rules! qp_attributes {
     ($($(#[$meta:meta])* $field:ident: $type:ty = $bit:ident),* $(,)?) => {
-        /// Attributes to modify; `None` leaves one unchanged. The table in
-        /// [`transition`](crate::transition) has the required and optional ones of each transition.
+        /// Attributes to modify; `None` leaves an attribute unchanged. The table in
+        /// [`transition`](crate::transition) has the required and optional attributes of each
+        /// transition.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct QpAttributes {
             $($(#[$meta])* pub $field: Option<$type>,)*
@@ -186,7 +187,7 @@ macro_rules! qp_attributes {
 
 qp_attributes! {
     state: QpState = State,
-    /// The expected current state; the change fails if the queue pair is in another one.
+    /// The expected current state; the change fails if the queue pair is in another state.
     current_state: QpState = CurrentState,
     pkey_index: u16 = PkeyIndex,
     /// Physical port of the primary path, from 1.
@@ -226,11 +227,11 @@ qp_attributes! {
 /// The consumer loads an alternate path and sets [`Rearm`](Self::Rearm), at both ends. Traffic in
 /// both directions makes both ends [`Armed`](Self::Armed), which no consumer can set. An armed
 /// queue pair migrates when its retries run out, when its peer migrated, or when its consumer sets
-/// [`Migrated`](Self::Migrated). The alternate path is then the path, and there is no alternate one
-/// until the next is loaded, preferably after both ends have migrated.
+/// [`Migrated`](Self::Migrated). The alternate path then becomes the primary path, and there is no
+/// alternate path until the consumer loads another, preferably after both ends have migrated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Migration {
-    /// On the only path or on the one migrated to; the initial state.
+    /// No migration is prepared. The initial state, and the state after a migration.
     #[default]
     Migrated,
     /// Waiting for the peer to rearm.

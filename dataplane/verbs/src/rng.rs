@@ -3,20 +3,20 @@
 //! Why not a crate: these ten lines suffice, and a seed must replay a failed run with any version
 //! of any dependency.
 //!
-//! Identifiers on the wire must not reveal the next ones: use [`SeededRng::secret`] for those.
+//! Identifiers on the wire must not reveal later identifiers: use [`SeededRng::secret`] for them.
 
 #![expect(deprecated, reason = "its successor may be another function in another version")]
 
 use std::hash::{Hasher, SipHasher};
 use std::time::Duration;
 
-/// A random number generator: the same numbers for the same seed.
+/// A random number generator that gives the same numbers for the same seed.
 #[derive(Clone, Debug)]
 pub struct SeededRng(Kind);
 
 #[derive(Clone, Debug)]
 enum Kind {
-    /// SplitMix64. Its numbers reveal its seed.
+    /// SplitMix64. A number reveals the state.
     Quick(u64),
     /// SipHash-2-4 of a counter, keyed by the seed.
     Secret { seed: u64, count: u64 },
@@ -28,7 +28,7 @@ impl SeededRng {
         Self(Kind::Quick(seed))
     }
 
-    /// A generator whose past numbers do not reveal the next ones to a reader without the seed.
+    /// A generator whose numbers do not reveal later numbers to a peer that does not know the seed.
     pub const fn secret(seed: u64) -> Self {
         Self(Kind::Secret { seed, count: 0 })
     }
@@ -55,24 +55,24 @@ impl SeededRng {
         }
     }
 
-    /// A number below `end`; 0 if that is 0.
+    /// A number below `end`; 0 if `end` is 0.
     pub fn below(&mut self, end: u64) -> u64 {
         self.next_u64().checked_rem(end).unwrap_or(0)
     }
 
-    /// A duration below `end`. Zero for zero, without a draw.
+    /// A duration below `end`. If `end` is zero, returns zero and draws no number.
     pub fn duration(&mut self, end: Duration) -> Duration {
         let nanos = end.as_nanos() as u64;
         Duration::from_nanos(if nanos == 0 { 0 } else { self.below(nanos) })
     }
 
-    /// True `per_million` times in a million.
+    /// True with a probability of `per_million` in a million.
     pub fn happens(&mut self, per_million: u32) -> bool {
         per_million > 0 && self.below(1_000_000) < u64::from(per_million)
     }
 }
 
-/// The half of the key that is no secret.
+/// The half of the key that is not secret.
 const KEY: u64 = 0x9e37_79b9_7f4a_7c15;
 
 fn split_mix(state: &mut u64) -> u64 {
@@ -87,7 +87,7 @@ fn split_mix(state: &mut u64) -> u64 {
 mod tests {
     use super::*;
 
-    /// SplitMix64 undone: the state after a number.
+    /// Inverts SplitMix64: the state after it has returned `number`.
     fn state_after(number: u64) -> u64 {
         let unshift = |number: u64, by: u32| {
             (1..)

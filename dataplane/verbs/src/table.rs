@@ -4,12 +4,12 @@
 use std::collections::VecDeque;
 
 /// Objects by 32-bit number: 24 bits of slot and 8 bits of generation, which counts the earlier
-/// uses of the slot. A stale number is detected for 255 later uses of its slot, or fewer with fewer
-/// bits of generation.
+/// uses of the slot. A stale number is detected until its slot has been reused 256 times, or fewer
+/// times with fewer bits of generation.
 #[derive(Debug)]
 pub struct Table<T> {
     slots: Vec<Slot<T>>,
-    /// Oldest first, so that a number is reused as late as possible.
+    /// Free slots, the longest unused first, so that a number is reused as late as possible.
     free: VecDeque<u32>,
     slots_max: u32,
     generation_max: u8,
@@ -30,7 +30,7 @@ impl<T> Table<T> {
         Self::with_generations(slots_max, 8)
     }
 
-    /// An empty table whose generations have so many bits, 1 to 8, for shorter numbers.
+    /// An empty table with generations of `bits` bits, 1 to 8, for shorter numbers.
     pub fn with_generations(slots_max: u32, bits: u32) -> Self {
         let (slots, free) = (Vec::new(), VecDeque::new());
         let generation_max = u8::MAX >> (8 - bits.clamp(1, 8));
@@ -97,7 +97,7 @@ impl<T> Table<T> {
     }
 }
 
-/// Values by the numbers of a [`Table`] that somebody else has.
+/// Values by the numbers of a [`Table`] of another component.
 #[derive(Debug)]
 pub struct SideTable<T> {
     slots: Vec<Option<(u32, T)>>,
@@ -110,7 +110,7 @@ impl<T> Default for SideTable<T> {
 }
 
 impl<T> SideTable<T> {
-    /// Adds the value of a number of the table, in place of that of an earlier use of its slot.
+    /// Adds the value for a number; replaces the value of any number with the same slot.
     pub fn insert(&mut self, number: u32, value: T) {
         let slot = slot_of(number);
         if self.slots.len() <= slot {

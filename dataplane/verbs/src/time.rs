@@ -1,5 +1,5 @@
-//! Time of protocols and software adapters: nanoseconds since their start. It is passed in, and no
-//! clock is read.
+//! Time stamps of protocols and software adapters, in nanoseconds since their start. Callers pass
+//! them in; this crate reads no clock.
 
 use std::fmt;
 use std::ops::Add;
@@ -24,7 +24,7 @@ impl Time {
         Duration::from_nanos(self.0)
     }
 
-    /// The time since an earlier moment; zero if that is later.
+    /// The time since `earlier`; zero if `earlier` is in fact later.
     pub const fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }

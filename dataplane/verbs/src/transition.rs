@@ -12,7 +12,7 @@
 //! ```
 //!
 //! A row has the required and the optional attributes of a transition. Every adapter checks a
-//! change against it first, so an invalid change has the same detailed error everywhere.
+//! change against the table first, so all adapters report the same error for an invalid change.
 
 use crate::error::VerbsError;
 use crate::qp::{QpAttribute, QpAttributes, QpState, QpType};
@@ -151,7 +151,7 @@ fn rows(qp_type: QpType) -> &'static [Row] {
     }
 }
 
-/// The states that are allowed instead, for the error message.
+/// The allowed next states, for the error message.
 fn alternatives(qp_type: QpType, from: QpState) -> String {
     let states = rows(qp_type).iter().filter(|row| row.from == from && row.to != from);
     let states: Vec<String> = states.map(|row| row.to.to_string()).collect();
@@ -202,7 +202,7 @@ mod tests {
 
     #[test]
     fn every_state_against_every_state() {
-        // Columns as rows: RESET INIT RTR RTS SQD SQE ERR.
+        // Columns in the order of rows: RESET INIT RTR RTS SQD SQE ERR.
         let connected = "\
 RESET x x . . . . x
  INIT x x x . . . x

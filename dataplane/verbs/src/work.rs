@@ -19,7 +19,7 @@ pub struct Sge {
 /// The data that a request sends, or the destination of a read or atomic response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Data<'a> {
-    /// Copied when posted, so the caller may reuse it at once. Not for reads and atomics.
+    /// Copied when posted, so the caller may reuse the bytes at once. Not for reads and atomics.
     Inline(&'a [u8]),
     /// Gathered or scattered in this order. The adapter owns the memory until the completion.
     Sges(&'a [Sge]),
@@ -41,7 +41,7 @@ pub const MESSAGE_BYTES_MAX: u64 = 1 << 31;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SendRequest<'a> {
-    /// The caller's; the completion returns it.
+    /// Chosen by the caller; the completion returns it.
     pub id: u64,
     pub op: SendOp,
     pub flags: SendFlags,
@@ -60,8 +60,8 @@ pub enum SendOp {
     Datagram(Destination),
     /// A datagram with immediate data. UD.
     DatagramImm(Destination, u32),
-    /// A datagram in the partition at this index of the port's P_Key table, since the GSI serves
-    /// all partitions. GSI.
+    /// A datagram with the P_Key at this index of the port's table, because the GSI serves all
+    /// partitions. GSI.
     DatagramIn(Destination, u16),
     /// RDMA write. RC, UC.
     Write(Remote),
@@ -71,14 +71,14 @@ pub enum SendOp {
     Read(Remote),
     /// Atomic compare-and-swap of eight bytes of the peer's memory; returns the old value. RC.
     CompareSwap {
-        /// Its address is a multiple of eight.
+        /// The address must be a multiple of eight.
         remote: Remote,
         compare: u64,
         swap: u64,
     },
     /// Atomic fetch-and-add on eight bytes of the peer's memory; returns the old value. RC.
     FetchAdd {
-        /// Its address is a multiple of eight.
+        /// The address must be a multiple of eight.
         remote: Remote,
         add: u64,
     },
@@ -86,13 +86,13 @@ pub enum SendOp {
     Bind(Bind),
     /// Invalidates a memory window's key. RC, UC.
     LocalInvalidate(RKey),
-    /// No operation: it completes after the requests before it. Not of IBA, and not through
-    /// libibverbs; users of a ConnectX's own work queues have it. RC, UC.
+    /// No operation: completes after the earlier requests. Not in IBA and not available in
+    /// libibverbs; only the work queues of a ConnectX have it. RC, UC.
     Nop,
 }
 
 impl SendOp {
-    /// Whether the peer's response fills the request's own memory.
+    /// Whether the peer's response is written to the request's memory.
     #[inline]
     pub const fn is_answered(&self) -> bool {
         matches!(self, Self::Read(_) | Self::CompareSwap { .. } | Self::FetchAdd { .. })
@@ -123,7 +123,8 @@ impl SendOp {
 pub struct Destination {
     pub ah: Ah,
     pub qpn: Qpn,
-    /// The Q_Key; with the high bit set, the sender's own Q_Key is sent instead (IBA 10.2.4.2).
+    /// The Q_Key. If the high bit is set, the adapter sends the Q_Key of the sending queue pair
+    /// instead (IBA 10.2.4.2).
     pub qkey: QKey,
 }
 
@@ -131,7 +132,7 @@ pub struct Destination {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Remote {
     pub address: u64,
-    /// The peer's key for that memory.
+    /// The peer's key for the memory.
     pub rkey: RKey,
 }
 
@@ -140,7 +141,7 @@ pub struct Remote {
 pub struct Bind {
     /// The window's current key.
     pub window: RKey,
-    /// The new key: the caller chooses the low eight bits, the others stay.
+    /// The new key: the caller chooses the low eight bits, the other bits stay.
     pub rkey: RKey,
     /// The region, which must allow [`Access::BIND`].
     pub region: LKey,
@@ -157,7 +158,7 @@ pub struct SendFlags(u8);
 impl SendFlags {
     /// Unsignaled: no completion on success, unless the queue pair signals all requests.
     pub const NONE: Self = Self(0);
-    /// Signaled: completes also on success.
+    /// Signaled: completes on success too.
     pub const SIGNALED: Self = Self(1);
     /// The peer's completion is solicited.
     pub const SOLICITED: Self = Self(2);
@@ -181,7 +182,7 @@ impl BitOr for SendFlags {
 /// On UD the first 40 bytes hold the GRH, if there is one; otherwise they are unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecvRequest<'a> {
-    /// The caller's; the completion returns it.
+    /// Chosen by the caller; the completion returns it.
     pub id: u64,
     /// Filled in this order. The adapter owns the memory until the completion.
     pub sges: &'a [Sge],

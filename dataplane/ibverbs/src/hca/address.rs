@@ -1,4 +1,4 @@
-//! Ports and addresses: GIDs, P_Keys, address handles, groups.
+//! Ports, GIDs, P_Keys, address handles and multicast groups.
 
 use super::limits::query_port;
 use super::owned::{Owned, checked};
@@ -24,7 +24,7 @@ impl Hca {
             sm_sl: raw.sm_sl,
             mtu_max: Mtu(raw.max_mtu as u8),
             mtu: Mtu(raw.active_mtu as u8),
-            // An index has eight bits in every address, so later entries are unusable.
+            // The GID index of an address has eight bits, so later entries are unusable.
             gids: raw.gid_tbl_len.clamp(0, 255) as u8,
             pkeys: raw.pkey_tbl_len,
         })
@@ -40,7 +40,7 @@ impl Hca {
         let answer =
             unsafe { ffi::ibv_query_gid(self.context.raw(), port, index.into(), &raw mut gid) };
         checked(answer).map_err(self.refused(VERB))?;
-        // SAFETY: any bytes are a GID in this form.
+        // SAFETY: all variants of the union are plain bytes or numbers, so `raw` is always valid.
         Ok(Gid(unsafe { gid.raw }))
     }
 
@@ -57,7 +57,7 @@ impl Hca {
         Ok(PKey(u16::from_be(pkey)))
     }
 
-    /// The address in the library's format, checked.
+    /// Checks an address vector and converts it to the library's format.
     pub(super) fn raw_path(
         &self,
         verb: &'static str,
@@ -88,7 +88,8 @@ impl Hca {
         let raw_pd = self.pd(VERB, pd)?;
         let mut raw = self.raw_path(VERB, path)?;
         let ahs_max = self.attributes.limits.ahs_max;
-        // SAFETY: the domain is live, and the handle ends before it (order of the fields).
+        // SAFETY: the domain is live, and the handle is destroyed before it (order of the fields;
+        // `destroy_pd` refuses while a handle uses the domain).
         let made =
             unsafe { Owned::new(ffi::ibv_create_ah(raw_pd, &raw mut raw), ffi::ibv_destroy_ah) };
         let object = made.map_err(self.refused(VERB))?;

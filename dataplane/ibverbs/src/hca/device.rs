@@ -1,4 +1,4 @@
-//! The contract, verb by verb; most are implemented in the file of their subject.
+//! Implements [`Device`]. Most verbs forward to the method of the same name in another file.
 
 use super::{Hca, open};
 use crate::error::HcaOpenError;
@@ -12,7 +12,7 @@ use pollux_wire::address::{Gid, Lid, Qpn};
 use pollux_wire::keys::PKey;
 use std::time::Duration;
 
-/// Verbs that call the method of the same name in the file of their subject.
+/// Defines verbs that call the method of the same name.
 macro_rules! forward {
     ($(fn $verb:ident(&mut self $(, $argument:ident: $type:ty)*) -> $result:ty;)*) => {$(
         fn $verb(&mut self $(, $argument: $type)*) -> $result {
@@ -76,13 +76,14 @@ impl Device for Hca {
         self.query_qp(qp)
     }
 
-    /// A separate context: the kernel and the adapter separate the objects of contexts.
+    /// Opens a separate context of the adapter; kernel and adapter separate the objects of
+    /// contexts.
     fn open_shared(&mut self) -> Result<Box<dyn Device + Send>, VerbsError> {
         let name = &self.attributes.name;
         match open(name, 1) {
             Ok(hca) => Ok(Box::new(hca)),
             Err(HcaOpenError::System { verb, errno, .. }) => Err(self.refused(verb)(errno)),
-            // It was there, and is not on the list any more.
+            // The device was open, but the library does not list it any more.
             Err(_) => Err(VerbsError::Gone),
         }
     }

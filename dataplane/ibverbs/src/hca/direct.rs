@@ -1,9 +1,10 @@
-//! For drivers that move data by themselves, and leave the objects to this device: the library's
-//! objects behind the handles.
+//! Access to the library's objects behind the handles, for drivers that implement the fast path
+//! themselves and leave the management of objects to [`Hca`].
 //!
-//! Such a driver implements [`Device`](pollux_verbs::Device) by calling that of [`Hca`] for all but
-//! posts, polls and arms. Of an object whose rings it uses, it calls none of these here: the
-//! library's own indices into the rings do not move.
+//! Such a driver implements [`Device`](pollux_verbs::Device): it handles posts, polls and arms
+//! itself, and forwards all other verbs to [`Hca`]. For an object with rings that the driver uses,
+//! it must not call post, poll or arm of [`Hca`], because the library's own indices into the rings
+//! do not advance.
 
 use super::memory::index_of;
 use super::{Hca, open};
@@ -12,27 +13,27 @@ use ibverbs_sys as ffi;
 use pollux_verbs::work::Bind;
 use pollux_verbs::{Ah, Cq, Qp, QpState, Srq};
 
-/// The form of `ibv_create_qp`.
+/// The type of `ibv_create_qp`.
 pub type CreateQp =
     unsafe extern "C" fn(*mut ffi::ibv_pd, *mut ffi::ibv_qp_init_attr) -> *mut ffi::ibv_qp;
 
 impl Hca {
-    /// Opens a device that has at least `port` ports.
+    /// Opens a device; fails if it has fewer than `port` ports.
     pub fn open(name: &str, port: u8) -> Result<Self, HcaOpenError> {
         open(name, port)
     }
 
-    /// From now on queue pairs are made by `create_qp`, in place of `ibv_create_qp`.
+    /// Makes the device create queue pairs with `create_qp` instead of `ibv_create_qp`.
     ///
     /// # Safety
-    /// `create_qp` may be called as `ibv_create_qp` for this device, and returns null or a queue
-    /// pair for `ibv_destroy_qp`.
+    /// It must be sound to call `create_qp` in place of `ibv_create_qp` for this device. It must
+    /// return null, or a queue pair that `ibv_destroy_qp` can destroy.
     pub unsafe fn set_create_qp(&mut self, create_qp: CreateQp) {
         self.create_qp = create_qp;
     }
 
-    /// The context, live as long as the device. So are the other objects until they are destroyed
-    /// by their verb.
+    /// The context, which is live as long as the device. The objects that the methods below return
+    /// are live until their verb destroys them.
     pub fn raw_context(&self) -> *mut ffi::ibv_context {
         self.context.raw()
     }
@@ -53,7 +54,7 @@ impl Hca {
         self.ahs.get(ah.0).map(|kept| kept.object.raw())
     }
 
-    /// The state after the last change; the queue pair may have failed since.
+    /// The state after the last change by a verb; the queue pair may have failed since.
     pub fn last_state(&self, qp: Qp) -> Option<QpState> {
         self.qps.get(qp.0).map(|kept| kept.state)
     }

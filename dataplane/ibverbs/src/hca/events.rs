@@ -1,7 +1,8 @@
-//! Completion channels and asynchronous events, for callers that sleep.
+//! The completion channel and asynchronous events, for callers that sleep.
 //!
-//! All completion queues of a device share one channel, so that one wait covers them all. Both
-//! files are non-blocking: a read shows whether there is an event.
+//! All completion queues of a device share one channel, so that one wait covers them all. The
+//! descriptors of channel and asynchronous events are non-blocking, so a read without an event
+//! returns at once.
 
 use super::owned::checked;
 use super::{Hca, number_of};
@@ -18,34 +19,35 @@ impl Hca {
     pub(super) fn arm(&self, cq: Cq, arm: Arm) -> Result<(), VerbsError> {
         const VERB: &str = "arm";
         let queue = self.cq(VERB, cq)?.object.raw();
-        // SAFETY: the queue is live.
+        // SAFETY: the queue is live: its handle is in the table.
         let answer = unsafe { (self.fast.req_notify_cq)(queue, i32::from(arm == Arm::Solicited)) };
         checked(answer).map_err(self.refused(VERB))
     }
 
     pub(super) fn wait(&self, timeout: Duration) -> Result<Option<Cq>, VerbsError> {
         const VERB: &str = "wait";
-        // SAFETY: channel and context are live, and so are their files while `self` is borrowed.
+        // SAFETY: channel and context are live, and their descriptors stay open while `self` is
+        // borrowed.
         let (channel, events) = unsafe {
             let channel = BorrowedFd::borrow_raw((*self.channel.raw()).fd);
             (channel, BorrowedFd::borrow_raw((*self.context.raw()).async_fd))
         };
         let mut files = [PollFd::new(&channel, PollFlags::IN), PollFd::new(&events, PollFlags::IN)];
-        // A timeout beyond the system's limit means for ever.
+        // A timeout beyond the system's limit means no timeout.
         let timeout = Timespec::try_from(timeout).ok();
         match poll(&mut files, timeout.as_ref()) {
-            // A signal ends the sleep; the caller polls and sleeps again.
             Ok(_) if files[0].revents().is_empty() => Ok(None),
             Ok(_) => self.take_completion_event(),
+            // A signal ended the sleep; the caller polls and sleeps again.
             Err(Errno::INTR) => Ok(None),
             Err(error) => Err(self.refused(VERB)(error.raw_os_error())),
         }
     }
 
-    /// The next completion queue with a completion that it was armed for.
+    /// Takes a notification from the channel, and returns its completion queue.
     fn take_completion_event(&self) -> Result<Option<Cq>, VerbsError> {
         let (mut queue, mut tag) = (ptr::null_mut(), ptr::null_mut());
-        // SAFETY: the channel is live, and the library writes the two pointers.
+        // SAFETY: the channel is live, and the library writes `queue` and `tag`.
         let answer =
             unsafe { ffi::ibv_get_cq_event(self.channel.raw(), &raw mut queue, &raw mut tag) };
         if answer != 0 {
@@ -55,7 +57,8 @@ impl Hca {
                 _ => Err(self.refused("wait")(errno)),
             };
         }
-        // SAFETY: the event is of this queue, which lives until its events are acknowledged.
+        // SAFETY: the event is of this queue, which the library does not destroy before all of its
+        // events are acknowledged.
         unsafe { ffi::ibv_ack_cq_events(queue, 1) };
         Ok(Some(Cq(number_of(tag))))
     }
@@ -63,15 +66,15 @@ impl Hca {
     pub(super) fn async_event(&self) -> Option<AsyncEvent> {
         loop {
             let mut raw = MaybeUninit::<ffi::ibv_async_event>::zeroed();
-            // SAFETY: the context is live, and the library writes one event.
+            // SAFETY: the context is live, and the library writes at most one event to `raw`.
             let answer = unsafe { ffi::ibv_get_async_event(self.context.raw(), raw.as_mut_ptr()) };
             if answer != 0 {
                 return None;
             }
-            // SAFETY: the library has written it.
+            // SAFETY: the library has written the event, and zero is a value of all other bytes.
             let mut raw = unsafe { raw.assume_init() };
             let event = event(&raw);
-            // SAFETY: the event was given just now, and is given back once.
+            // SAFETY: the library returned this event above, and it is acknowledged once.
             unsafe { ffi::ibv_ack_async_event(&raw mut raw) };
             if event.is_some() {
                 return event;
@@ -80,11 +83,12 @@ impl Hca {
     }
 }
 
-/// Translates an event of the library; `None` for objects that we do not create (work queues of
-/// RSS).
+/// Translates an event of the library; `None` for events of objects that this crate does not
+/// create, such as work queues.
 fn event(raw: &ffi::ibv_async_event) -> Option<AsyncEvent> {
-    // SAFETY: the event type defines the element, which is live until the event is acknowledged
-    // and has the tag of its creation. A port is a number, and any bytes are one.
+    // SAFETY: each closure is called only for event types with this element. The object is live
+    // until the event is acknowledged, and its context is the tag from its creation. A port is a
+    // plain number.
     let qp = || Qp(number_of(unsafe { (*raw.element.qp).qp_context }));
     // SAFETY: as above.
     let cq = || Cq(number_of(unsafe { (*raw.element.cq).cq_context }));

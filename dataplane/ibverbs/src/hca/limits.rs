@@ -1,8 +1,8 @@
-//! Limits of a device: reported ones, and ones that must be probed.
+//! Limits and capabilities of a device: reported ones, and ones that must be probed.
 //!
-//! The library reports most limits. It does not report how much a send carries inline, whether
-//! there is UC, or whether that may use a shared receive queue; so a few queue pairs are made when
-//! the device is opened, and ended at once.
+//! The library reports most limits. It does not report the limit of inline data, whether UC is
+//! supported, or whether UC supports shared receive queues. To find out, this module creates a few
+//! queue pairs when the device is opened, and destroys them at once.
 
 use super::owned::{Owned, checked};
 use ibverbs_sys as ffi;
@@ -12,7 +12,7 @@ use pollux_wire::address::Guid;
 use std::mem::{MaybeUninit, zeroed};
 use std::ptr;
 
-/// The verb that failed, and the system's number.
+/// The verb that failed, and its errno.
 pub(super) type Failed = (&'static str, i32);
 
 pub(super) struct Probe {
@@ -21,7 +21,7 @@ pub(super) struct Probe {
     uc_srq: bool,
 }
 
-/// Inline sizes to ask for, largest first; a driver rounds up what it accepts.
+/// Sizes of inline data to try, largest first; a driver rounds up a size that it accepts.
 const INLINE_BYTES: [u32; 7] = [1024, 768, 512, 256, 128, 64, 0];
 
 /// The objects that a trial queue pair needs.
@@ -47,8 +47,9 @@ impl Probe {
 
 impl Trial {
     fn new(context: &Owned<ffi::ibv_context>) -> Result<Self, Failed> {
-        // SAFETY: the context is live and outlives what is made here, which ends with this value,
-        // in the order of the fields; each object is ended by its own verb.
+        // SAFETY: the context is live and outlives this value. The objects are dropped in the order
+        // of the fields (on an error, of the locals in reverse), so the queues before the domain.
+        // Each object is passed with the verb that destroys it.
         unsafe {
             let pd = Owned::new(ffi::ibv_alloc_pd(context.raw()), ffi::ibv_dealloc_pd)
                 .map_err(|errno| ("ibv_alloc_pd", errno))?;
@@ -64,7 +65,8 @@ impl Trial {
         }
     }
 
-    /// Creates such a queue pair and destroys it at once; returns its inline bytes.
+    /// Creates a queue pair with these attributes and destroys it at once. Returns its limit of
+    /// inline bytes; `None` if the driver refuses the queue pair.
     fn try_qp(
         &self,
         qp_type: ffi::ibv_qp_type::Type,
@@ -82,7 +84,8 @@ impl Trial {
         init.cap.max_send_sge = 1;
         init.cap.max_recv_sge = 1;
         init.cap.max_inline_data = inline_bytes;
-        // SAFETY: the parents of the queue pair are live, and outlive it: it ends here.
+        // SAFETY: the parents of the queue pair are live and outlive it: it is destroyed when this
+        // function returns.
         let made = unsafe {
             let made = ffi::ibv_create_qp(self.pd.raw(), &raw mut init);
             Owned::new(made, ffi::ibv_destroy_qp)
@@ -97,10 +100,10 @@ pub(super) fn attributes(
     probe: &Probe,
 ) -> Result<DeviceAttributes, Failed> {
     let mut raw = MaybeUninit::<ffi::ibv_device_attr>::zeroed();
-    // SAFETY: the context is live, and the library writes one structure.
+    // SAFETY: the context is live, and the library writes at most one structure.
     let answer = unsafe { ffi::ibv_query_device(context.raw(), raw.as_mut_ptr()) };
     checked(answer).map_err(|errno| ("ibv_query_device", errno))?;
-    // SAFETY: it was zero, which is a value of it, before the library wrote it.
+    // SAFETY: the structure was zeroed, which is a valid value, before the library wrote to it.
     let raw = unsafe { raw.assume_init() };
     Ok(DeviceAttributes {
         name: name.to_owned(),
@@ -114,7 +117,7 @@ pub(super) fn attributes(
 fn limits(raw: &ffi::ibv_device_attr, probe: &Probe) -> Limits {
     let count = |number: i32| u32::try_from(number).unwrap_or(0);
     let byte = |number: i32| u8::try_from(number.clamp(0, 255)).unwrap_or(u8::MAX);
-    // A driver without a limit of address handles reports 0.
+    // A driver without a limit on address handles reports 0.
     let ahs_max = if raw.max_ah > 0 { count(raw.max_ah) } else { 1 << 23 };
     Limits {
         pds_max: count(raw.max_pd),
@@ -136,15 +139,15 @@ fn limits(raw: &ffi::ibv_device_attr, probe: &Probe) -> Limits {
     }
 }
 
-/// The vendor of Soft-RoCE. Four of its claimed capabilities do not work, and a caller must not
-/// rely on them (the drain was seen on Linux 6.12 alone, the window and the event on 6.1 as well;
-/// the paths by its sources):
+/// The vendor ID of Soft-RoCE. Four of its features do not work, so this module reports them as
+/// missing (the drain was tested on Linux 6.12 only, the window and the event also on 6.1; the
+/// alternate path is by reading its source):
 ///
-/// - a window shows a peer all of its region: bounds are those of the region, not its own;
+/// - a peer can access the whole region through a window: the window's bounds are not checked;
 /// - a drained send queue does not continue when the queue pair returns to RTS, and the event is
-///   sent without request;
-/// - a request that is refused raises no event at the responder;
-/// - an alternate path is kept, and never taken.
+///   raised even if it was not requested;
+/// - a refused request raises no event at the responder;
+/// - an alternate path is stored, but never used.
 const RXE_VENDOR_ID: u32 = 0xff_ffff;
 
 fn capabilities(raw: &ffi::ibv_device_attr, probe: &Probe, subnet: bool) -> Capabilities {
@@ -163,15 +166,15 @@ fn capabilities(raw: &ffi::ibv_device_attr, probe: &Probe, subnet: bool) -> Capa
         migration: has(ffi::IBV_DEVICE_AUTO_PATH_MIG) && !is_rxe,
         refusal_events: !is_rxe,
         subnet,
-        // The kernel has it; programs get its datagrams through umad.
+        // The kernel owns the GSI; programs access its datagrams through umad.
         gsi: false,
         acks_when_polled: false,
         sleep: true,
     }
 }
 
-/// Whether packets are routed by LID. Ports of one device may differ in theory; no such device is
-/// known.
+/// Whether packets are routed by LID. Checks port 1 only: the ports of a device could differ, but
+/// no such device is known.
 fn is_infiniband(context: &Owned<ffi::ibv_context>) -> bool {
     let layer = query_port(context, 1).map_or(0, |port| port.link_layer);
     u32::from(layer) == ffi::IBV_LINK_LAYER_INFINIBAND || layer == 0
@@ -182,10 +185,10 @@ pub(super) fn query_port(
     port: u8,
 ) -> Result<ffi::ibv_port_attr, i32> {
     let mut raw = MaybeUninit::<ffi::ibv_port_attr>::zeroed();
-    // SAFETY: the context is live. The library writes the structure as it was first published,
-    // which is a prefix of this one; the rest stays zero.
+    // SAFETY: the context is live. This function of the library writes the first version of the
+    // structure, which is a prefix of this one; the other fields stay zero.
     let answer = unsafe { ffi::ibv_query_port(context.raw(), port, raw.as_mut_ptr().cast()) };
     checked(answer)?;
-    // SAFETY: it was zero, which is a value of it, before the library wrote into it.
+    // SAFETY: the structure was zeroed, which is a valid value, before the library wrote to it.
     Ok(unsafe { raw.assume_init() })
 }

@@ -12,11 +12,11 @@ use std::ptr;
 pub(super) struct Region {
     pub(super) object: Owned<ffi::ibv_mr>,
     pub(super) pd: Pd,
-    /// Dropped after the object, so that the adapter never knows of memory that is gone.
+    /// Dropped after `object`, so that memory is never unmapped while it is registered.
     _memory: Memory,
 }
 
-/// A window. It is known by the upper 24 bits of its key; the others change with each bind.
+/// A window. The upper 24 bits of its key identify it; the low eight bits change with each bind.
 pub(super) struct Window {
     pub(super) object: Owned<ffi::ibv_mw>,
     pub(super) pd: Pd,
@@ -27,7 +27,7 @@ pub(super) const fn index_of(rkey: RKey) -> u32 {
     rkey.0 >> 8
 }
 
-/// Rights, as the library writes them: the same bits (checked below).
+/// Rights in the library's format, which has the same bits (checked below).
 pub(super) fn raw_access(access: Access) -> u32 {
     access.bits().into()
 }
@@ -57,8 +57,10 @@ impl Hca {
         }
         let (address, bytes) = (memory.address(), memory.bytes());
         let start = ptr::with_exposed_provenance_mut(address as usize);
-        // SAFETY: the memory is mapped, and stays so for as long as the region is kept; this
-        // process reaches it by atomic words only, so the adapter may write it at any time.
+        // SAFETY: the memory is mapped, and stays mapped while the region exists, because `Region`
+        // keeps it. This process accesses it only by atomic words, so the adapter may write to it
+        // at any time. The domain is live, and the region is destroyed before it (order of the
+        // fields; `destroy_pd` refuses while a region uses the domain).
         let made = unsafe {
             let made = ffi::ibv_reg_mr(raw_pd, start, bytes, raw_access(access) as i32);
             Owned::new(made, ffi::ibv_dereg_mr)
@@ -77,7 +79,7 @@ impl Hca {
         region.object.end().map_err(|errno| {
             let may_be_bound = self.windows.values().any(|window| window.pd == pd);
             match Errno::from_raw_os_error(errno) {
-                // Some drivers see that a window is bound, and call it an invalid argument.
+                // Some drivers refuse because of a bound window, and return EINVAL.
                 Errno::BUSY | Errno::INVAL if may_be_bound => {
                     VerbsError::Busy { verb: VERB, by: "a memory window" }
                 }
@@ -95,12 +97,13 @@ impl Hca {
         if self.windows.len() >= windows_max as usize {
             return Err(over(VERB, "windows_max", windows_max));
         }
-        // SAFETY: the context is live, and its table of pointers does not change.
+        // SAFETY: the context is live, and its function table does not change.
         let ops = unsafe { (*self.context.raw()).ops };
         let (Some(alloc), Some(dealloc)) = (ops.alloc_mw, ops.dealloc_mw) else {
             return Err(VerbsError::Unsupported { verb: VERB, capability: "memory windows" });
         };
-        // SAFETY: the domain is live, and the window ends before it (order of the fields).
+        // SAFETY: the domain is live, and the window is destroyed before it (order of the fields;
+        // `destroy_pd` refuses while a window uses the domain).
         let made = unsafe { Owned::new(alloc(raw_pd, ffi::IBV_MW_TYPE_2), dealloc) };
         let object = made.map_err(self.refused(VERB))?;
         // SAFETY: the object is live.

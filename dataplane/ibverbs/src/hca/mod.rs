@@ -1,12 +1,13 @@
 //! A hardware adapter and its objects.
 //!
-//! The device owns all objects and returns handles, as the contract requires; so no object outlives
-//! its parent, and none is destroyed twice. Uses of an object are known here and checked before the
-//! library is called, which would return a bare errno.
+//! The device owns all objects and returns handles, as the contract requires. So no object outlives
+//! its parent, and none is destroyed twice. The device knows which objects use another one, and
+//! checks that before it calls the library, which would return only an errno.
 //!
-//! The files: [`open`](mod@open) and `limits` find a device and what it can; `memory`, `queues`,
-//! `qp`, `address` make and end objects; `post` and `poll` are the fast path; `events` is for
-//! callers that sleep; `direct` is for drivers with a fast path of their own.
+//! The files: [`open`](mod@open) opens a device, and `limits` determines its limits and
+//! capabilities; `memory`, `queues`, `qp` and `address` create and destroy objects; `post` and
+//! `poll` are the fast path; `events` is for callers that sleep; `direct` is for drivers with their
+//! own fast path.
 
 mod address;
 mod device;
@@ -43,10 +44,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// A device of libibverbs.
 ///
-/// Fields drop in this order, which the library requires: an object stands before its parent.
+/// The library requires that an object is destroyed before its parent. Rust drops fields in order
+/// of declaration, so each object is declared before its parent.
 pub struct Hca {
     memberships: BTreeSet<(Qp, Gid, Lid)>,
-    /// Before queue pairs: one that has bound a window does not end before that.
+    /// Before queue pairs: the system refuses to destroy a queue pair with a bound window.
     windows: BTreeMap<u32, Window>,
     qps: Table<QueuePair>,
     ahs: Table<AddressHandle>,
@@ -64,7 +66,7 @@ pub struct Hca {
     context: Owned<ffi::ibv_context>,
 }
 
-/// Functions that the library's headers inline: pointers in the context of a device.
+/// Function pointers of the context, which inline functions of the library's headers call.
 #[derive(Clone, Copy)]
 struct Fast {
     post_send: Post<ffi::ibv_qp, ffi::ibv_send_wr>,
@@ -79,10 +81,10 @@ type Post<Queue, Request> =
 
 struct CompletionQueue {
     object: Owned<ffi::ibv_cq>,
-    /// Queue pairs that complete here.
+    /// Number of uses by queue pairs, as send or receive queue.
     qps: u32,
-    /// UD queue pairs that receive here, with their P_Key index, sorted: a completion has neither
-    /// the transport nor, except for management, the index.
+    /// UD queue pairs that receive here, with their P_Key index, sorted by QPN. A completion has
+    /// neither the transport nor a valid P_Key index, except for management.
     datagram_qps: Vec<(Qpn, u16)>,
 }
 
@@ -98,7 +100,8 @@ struct QueuePair {
     object: Owned<ffi::ibv_qp>,
     qpn: Qpn,
     init: QpInit,
-    /// The state after the last change; it may have failed since, which posts need not know.
+    /// The state after the last change. The queue pair may have failed since, but posts are valid
+    /// in the error state too.
     state: QpState,
     attributes: QpAttributes,
 }
@@ -164,7 +167,7 @@ impl Hca {
     fn create_pd(&mut self) -> Result<Pd, VerbsError> {
         const VERB: &str = "create_pd";
         let limits = self.attributes.limits;
-        // SAFETY: the context is live, and the domain ends before it (order of the fields).
+        // SAFETY: the context is live, and the domain is destroyed before it (order of the fields).
         let made =
             unsafe { Owned::new(ffi::ibv_alloc_pd(self.context.raw()), ffi::ibv_dealloc_pd) };
         let kept = self.pds.insert(made.map_err(self.refused(VERB))?);
@@ -192,8 +195,8 @@ impl Hca {
     }
 }
 
-/// Destroys an unused object of a table and removes it. If the system refuses, it stays in the
-/// table under its number, and the owner can try again.
+/// Destroys an unused object of a table and removes it. If the system refuses, the object stays in
+/// the table under its number, and the caller can try again.
 fn end_in<T, R>(
     table: &mut Table<T>,
     number: u32,
@@ -204,7 +207,7 @@ fn end_in<T, R>(
     Ok(table.remove(number))
 }
 
-/// An object's number as the library's user context, which events return.
+/// An object's number as the user context of the library's object; events return that context.
 fn tag(number: u32) -> *mut std::ffi::c_void {
     std::ptr::without_provenance_mut(number as usize)
 }
@@ -223,11 +226,11 @@ fn raw_type(qp_type: QpType) -> Option<ffi::ibv_qp_type::Type> {
 }
 
 impl Drop for Hca {
-    /// A queue pair in a multicast group cannot be destroyed, so it is detached first.
+    /// Detaches queue pairs from multicast groups, because an attached one cannot be destroyed.
     fn drop(&mut self) {
         for (qp, mgid, mlid) in std::mem::take(&mut self.memberships) {
             self.memberships.insert((qp, mgid, mlid));
-            // A refusal changes nothing: the context closes anyway.
+            // A refusal is ignored, because the context is closed next.
             let _ = self.detach_multicast(qp, mgid, mlid);
         }
     }

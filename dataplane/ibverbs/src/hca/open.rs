@@ -1,4 +1,4 @@
-//! Finding a device by its name, and opening it.
+//! Finds a device by name and opens it.
 
 use super::limits::{self, Failed, Probe};
 use super::owned::Owned;
@@ -11,7 +11,7 @@ use std::ffi::{CStr, c_int};
 use std::os::fd::BorrowedFd;
 use std::ptr;
 
-/// The devices that the library sees; freed when dropped.
+/// The library's list of devices, which is freed when dropped.
 struct List {
     first: *mut *mut ffi::ibv_device,
     count: usize,
@@ -20,7 +20,7 @@ struct List {
 impl List {
     fn read() -> Result<Self, i32> {
         let mut count: c_int = 0;
-        // SAFETY: the library writes the count and gives a list of its own, or null.
+        // SAFETY: the library writes `count`, and returns a list that it owns, or null.
         let first = unsafe { ffi::ibv_get_device_list(&raw mut count) };
         if first.is_null() {
             return Err(last_errno());
@@ -32,7 +32,7 @@ impl List {
         (0..self.count).map(|nth| {
             // SAFETY: the list has `count` devices, and lives as long as this value.
             let device = unsafe { *self.first.add(nth) };
-            // SAFETY: a device's name is a string of C that lives as long as the list.
+            // SAFETY: the name of a device is a C string that lives as long as the list.
             let name = unsafe { CStr::from_ptr(ffi::ibv_get_device_name(device)) };
             (device, name.to_string_lossy().into_owned())
         })
@@ -41,7 +41,8 @@ impl List {
 
 impl Drop for List {
     fn drop(&mut self) {
-        // SAFETY: the list is the library's, and is freed once. Open devices outlive it.
+        // SAFETY: the library returned this list, and it is freed only here. Open contexts stay
+        // valid without the list.
         unsafe { ffi::ibv_free_device_list(self.first) };
     }
 }
@@ -50,12 +51,12 @@ impl Drop for List {
 pub(crate) const LOAD: &str = "is there one in the machine, and is its driver loaded \
                                (mlx5_ib ...)? `rdma link` lists what the kernel has";
 
-/// The names of the devices that the library sees, or its errno.
+/// The names of the devices that the library lists, or its errno.
 pub(crate) fn names() -> Result<Vec<String>, i32> {
     List::read().map(|list| list.devices().map(|(_, name)| name).collect())
 }
 
-/// Opens the device of this name, which has at least `port` ports.
+/// Opens the device of this name; fails if it has fewer than `port` ports.
 pub fn open(name: &str, port: u8) -> Result<Hca, HcaOpenError> {
     let device = || name.to_owned();
     let failed = |verb| {
@@ -73,7 +74,7 @@ pub fn open(name: &str, port: u8) -> Result<Hca, HcaOpenError> {
             false => HcaOpenError::NoSuchDevice { device: device(), present },
         });
     };
-    // SAFETY: the device is of the list, which is still there; the context is ours to close.
+    // SAFETY: the device is in the list, which is still live. Only this value closes the context.
     let context = unsafe { Owned::new(ffi::ibv_open_device(found), ffi::ibv_close_device) };
     let hca = assemble(name, context.map_err(failed("ibv_open_device"))?)
         .map_err(|(verb, errno)| failed(verb)(errno))?;
@@ -86,18 +87,20 @@ pub fn open(name: &str, port: u8) -> Result<Hca, HcaOpenError> {
 
 fn assemble(name: &str, context: Owned<ffi::ibv_context>) -> Result<Hca, Failed> {
     let fast = Fast::of(&context).ok_or(("ibv_context", Errno::OPNOTSUPP.raw_os_error()))?;
-    // SAFETY: the context is live, and the channel ends before it (order of the fields).
+    // SAFETY: the context is live, and the channel is destroyed before it (order of the fields of
+    // `Hca`; until then, order of the locals).
     let channel = unsafe {
         let made = ffi::ibv_create_comp_channel(context.raw());
         Owned::new(made, ffi::ibv_destroy_comp_channel)
     };
     let channel = channel.map_err(|errno| ("ibv_create_comp_channel", errno))?;
-    // SAFETY: both are live; the numbers of their files do not change.
+    // SAFETY: channel and context are live, and their descriptors do not change.
     let files = unsafe { [(*channel.raw()).fd, (*context.raw()).async_fd] };
     for file in files {
-        // SAFETY: the file is open for as long as what it belongs to, and that is borrowed here.
+        // SAFETY: the descriptor is open as long as its channel or context, which outlive this
+        // loop.
         let file = unsafe { BorrowedFd::borrow_raw(file) };
-        // A read without an event returns at once.
+        // Non-blocking: a read without an event must return at once.
         fcntl_getfl(file)
             .and_then(|flags| fcntl_setfl(file, flags | OFlags::NONBLOCK))
             .map_err(|error| ("fcntl", error.raw_os_error()))?;
@@ -108,9 +111,9 @@ fn assemble(name: &str, context: Owned<ffi::ibv_context>) -> Result<Hca, Failed>
 }
 
 impl Fast {
-    /// The pointers of this context; `None` if the driver lacks one.
+    /// The function pointers of this context; `None` if the driver lacks one of them.
     fn of(context: &Owned<ffi::ibv_context>) -> Option<Self> {
-        // SAFETY: the context is live, and its table of pointers is filled when it is opened.
+        // SAFETY: the context is live, and its function table is filled when the device is opened.
         let ops = unsafe { &*ptr::addr_of!((*context.raw()).ops) };
         Some(Self {
             post_send: ops.post_send?,

@@ -1,10 +1,10 @@
-//! Objects of the library, each destroyed once.
+//! Objects of the library, each destroyed exactly once.
 
 use crate::error::last_errno;
 use std::ffi::c_int;
 use std::ptr::NonNull;
 
-/// The library's destructor: returns 0 or an errno.
+/// The library's function that destroys an object; returns 0 or an errno.
 pub(super) type End<T> = unsafe extern "C" fn(*mut T) -> c_int;
 
 /// An object of the library, destroyed when dropped.
@@ -13,33 +13,36 @@ pub(super) type End<T> = unsafe extern "C" fn(*mut T) -> c_int;
 /// that.
 pub(super) struct Owned<T> {
     raw: NonNull<T>,
-    /// None once it is destroyed.
+    /// `None` after the object is destroyed.
     end: Option<End<T>>,
 }
 
-// SAFETY: the library's objects belong to no thread; those of one device are moved together with
-// it, and a device is used by one thread at a time.
+// SAFETY: the library's objects are not bound to a thread. All objects of a device move together
+// with it, and one thread at a time uses a device.
 unsafe impl<T> Send for Owned<T> {}
 
 impl<T> Owned<T> {
-    /// Owns a new object; the errno if `raw` is null.
+    /// Owns a new object; returns the errno of the last call if `raw` is null.
     ///
     /// # Safety
-    /// `raw` is null, or a live object that nothing else destroys and whose destructor is `end`.
+    /// `raw` must be null, or a live object that only this value destroys, and that `end` can
+    /// destroy.
     pub(super) unsafe fn new(raw: *mut T, end: End<T>) -> Result<Self, i32> {
         NonNull::new(raw).map(|raw| Self { raw, end: Some(end) }).ok_or_else(last_errno)
     }
 
-    /// The object, for the library. Live as long as this value, unless it was destroyed before.
+    /// The object, for the library. It is live as long as this value, or until a successful
+    /// [`end`](Self::end).
     #[inline]
     pub(super) fn raw(&self) -> *mut T {
         self.raw.as_ptr()
     }
 
-    /// Destroys it now. If the system refuses, it stays live and can be destroyed again.
+    /// Destroys the object. If the system refuses, the object stays live, and a later call can try
+    /// again.
     pub(super) fn end(&mut self) -> Result<(), i32> {
         let Some(end) = self.end else { return Ok(()) };
-        // SAFETY: the object is live, and this value alone ends it.
+        // SAFETY: the object is live, because `self.end` is still set; only this value destroys it.
         checked(unsafe { end(self.raw()) })?;
         self.end = None;
         Ok(())
@@ -48,12 +51,12 @@ impl<T> Owned<T> {
 
 impl<T> Drop for Owned<T> {
     fn drop(&mut self) {
-        // The result is of no use here: objects of an unplugged device may refuse.
+        // A refusal is ignored: objects of an unplugged device may refuse.
         let _ = self.end();
     }
 }
 
-/// Verbs return the errno; some providers return -1 and set it.
+/// The errno of a failed verb: verbs return it, but some providers return -1 and set `errno`.
 pub(super) fn errno_of(answer: c_int) -> i32 {
     if answer > 0 { answer } else { last_errno() }
 }

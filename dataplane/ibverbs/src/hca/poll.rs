@@ -1,15 +1,15 @@
 //! Polling of completions.
 //!
 //! A driver writes only the fields of a completion that its status and opcode define, and leaves
-//! the rest unchanged (`ibv_poll_cq(3)`; mlx5 writes no length for a send, and sets the flag of
-//! immediate data without the data). So each field is read only where it is defined:
+//! the other fields unchanged (`ibv_poll_cq(3)`; mlx5 writes no length for a send, and sets the
+//! flag of immediate data without the data). So each field is read only if it is defined:
 //!
-//! | fields | of |
+//! | fields | defined in |
 //! |---|---|
 //! | id, status, queue pair | every completion |
 //! | opcode | success |
 //! | length | receives, reads, atomics |
-//! | flags; and by them data or key | receives |
+//! | flags, and the immediate data or key that they announce | receives |
 //! | source | receives of datagrams |
 
 use super::{CompletionQueue, Hca};
@@ -36,10 +36,11 @@ impl Hca {
         let mut done = 0;
         for part in out.chunks_mut(BATCH) {
             let (first, asked) = (self.polled.as_mut_ptr(), part.len() as i32);
-            // SAFETY: the queue is live, and the batch has at least `asked` elements.
+            // SAFETY: the queue is live, and the batch has at least `asked` elements, since `part`
+            // has at most `BATCH`. The batch is not used between taking the pointer and the call.
             let got = unsafe { (self.fast.poll_cq)(queue.object.raw(), asked, first) };
             if got < 0 {
-                // Return the earlier completions; the next poll fails as well.
+                // Returns the earlier completions; the next poll fails again and returns the error.
                 return if done > 0 { Ok(done) } else { Err(self.poll_error()) };
             }
             let got = (got as usize).min(part.len());
@@ -54,7 +55,8 @@ impl Hca {
         Ok(done)
     }
 
-    /// The error of a failed poll. The library gives no errno; an event has the reason.
+    /// The error of a failed poll. The library returns no errno; an asynchronous event has the
+    /// reason.
     #[cold]
     fn poll_error(&self) -> VerbsError {
         let error = self.refused("poll")(Errno::IO.raw_os_error());
@@ -94,7 +96,7 @@ fn completion(queue: &CompletionQueue, raw: &ffi::ibv_wc) -> Completion {
 
 /// The immediate data or the invalidated key of a receive.
 fn with(raw: &ffi::ibv_wc) -> With {
-    // Immediate data is in network byte order, a key in that of the host.
+    // Immediate data is in network byte order, a key in host byte order.
     if raw.wc_flags.0 & flags::IBV_WC_WITH_IMM.0 != 0 {
         With::Imm(u32::from_be(raw.imm_data))
     } else if raw.wc_flags.0 & flags::IBV_WC_WITH_INV.0 != 0 {
@@ -104,7 +106,7 @@ fn with(raw: &ffi::ibv_wc) -> With {
     }
 }
 
-/// The source of a received datagram.
+/// The source of a received datagram; `None` if the queue pair is not UD.
 fn source(queue: &CompletionQueue, qpn: Qpn, raw: &ffi::ibv_wc) -> Option<Source> {
     let at = queue.datagram_qps.binary_search_by_key(&qpn, |(qpn, _)| *qpn).ok()?;
     Some(Source {
@@ -127,7 +129,7 @@ const fn kind_of(opcode: code::Type) -> CompletionKind {
         code::IBV_WC_LOCAL_INV => CompletionKind::LocalInvalidate,
         code::IBV_WC_RECV => CompletionKind::Recv,
         code::IBV_WC_RECV_RDMA_WITH_IMM => CompletionKind::RecvWriteImm,
-        // Operations with other opcodes are never posted.
+        // This crate posts no operations with other opcodes.
         _ => CompletionKind::Send,
     }
 }

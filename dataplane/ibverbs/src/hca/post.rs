@@ -1,11 +1,12 @@
 //! Posting of work requests.
 //!
-//! A batch is written to an array, linked to a list and posted with one call: one doorbell.
-//! Scatter/gather entries are not copied: ours have the library's layout, which is checked below.
-//! The library copies the list during the call, so the device owns the array and reuses it.
+//! The requests of a batch are written to an array, linked into a list, and posted with one call
+//! for up to `CHAIN` of them, which rings one doorbell. Scatter/gather entries are not copied:
+//! [`Sge`] has the layout of the library's type, which is checked below. The library copies the
+//! list during the call, so the device keeps one array and reuses it.
 //!
-//! Invalid requests are detected here and not by drivers, whose errnos differ; the checks are a few
-//! comparisons beside some hundred instructions of a driver.
+//! This file detects invalid requests, because drivers return different errnos for them. The checks
+//! are a few comparisons; a driver's post takes a few hundred instructions.
 
 use super::memory::{Region, Window, index_of};
 use super::owned::errno_of;
@@ -24,7 +25,7 @@ use std::collections::BTreeMap;
 use std::mem::offset_of;
 use std::ptr;
 
-/// Requests of one call of the library. A longer batch takes several calls.
+/// Requests of one call of the library, at most. A longer batch takes several calls.
 const CHAIN: usize = 32;
 
 const _: () = {
@@ -43,7 +44,7 @@ pub(super) type Receives = Batch<RecvWr, CHAIN>;
 
 pub(super) struct Sends {
     requests: Batch<SendWr, CHAIN>,
-    /// An entry for each inline request, in their order.
+    /// One entry for each inline request, in the order of the requests.
     inline: Batch<ffi::ibv_sge, CHAIN>,
 }
 
@@ -52,7 +53,8 @@ impl Sends {
         Self { requests: Batch::new(), inline: Batch::new() }
     }
 
-    /// Links the written requests to a list; returns the first.
+    /// Links the written requests into a list, and sets the entries of inline requests; returns a
+    /// pointer to the first request.
     #[inline]
     fn list(&mut self) -> *mut SendWr {
         let mut entry = self.inline.as_mut_ptr();
@@ -91,9 +93,9 @@ impl Hca {
             let count = sends.requests.len();
             if count > 0 {
                 let (queue, first, mut bad) = (kept.object.raw(), sends.list(), ptr::null_mut());
-                // SAFETY: the list is of requests that were written just now. What they point to
-                // (entries, inline bytes, handles) is borrowed until after the call, which copies
-                // it. The queue pair is live.
+                // SAFETY: the queue pair is live, and the list has the requests that were written
+                // above. Everything that they point to (entries, inline bytes, objects) is borrowed
+                // until after the call, and the driver copies it during the call.
                 let answer = unsafe { (fast.post_send)(queue, first, &raw mut bad) };
                 if answer != 0 {
                     return Err(self.post_refused(answer, done + taken(first, bad, count)));
@@ -117,7 +119,8 @@ impl Hca {
         }
         let (queue, post) = (kept.object.raw(), self.fast.post_recv);
         self.post_receives(batch, kept.init.recv_sges_max, |first, bad| {
-            // SAFETY: the queue pair is live, and so is the list, which the library copies.
+            // SAFETY: the queue pair is live. The list and the entries that it points to are live
+            // during the call, which copies them.
             unsafe { post(queue, first, bad) }
         })
     }
@@ -131,12 +134,13 @@ impl Hca {
         let kept = kept.ok_or(PostError { accepted: 0, refusal: PostRefusal::NoSuchQueue })?;
         let (queue, post) = (kept.object.raw(), self.fast.post_srq_recv);
         self.post_receives(batch, kept.sges_max, |first, bad| {
-            // SAFETY: the queue is live, and so is the list, which the library copies.
+            // SAFETY: the queue is live. The list and the entries that it points to are live during
+            // the call, which copies them.
             unsafe { post(queue, first, bad) }
         })
     }
 
-    /// Posts receives, a list at a time.
+    /// Posts receives, in lists of up to [`CHAIN`] requests.
     fn post_receives(
         &mut self,
         batch: &[RecvRequest<'_>],
@@ -168,7 +172,7 @@ impl Hca {
         Ok(())
     }
 
-    /// Translates a driver's errno of a post.
+    /// Translates the errno that a driver returned from a post.
     #[cold]
     fn post_refused(&self, answer: i32, accepted: usize) -> PostError {
         let errno = errno_of(answer);
@@ -183,7 +187,7 @@ impl Hca {
 }
 
 impl Sender<'_> {
-    /// Writes requests up to the first invalid one, and returns its refusal.
+    /// Writes requests up to the first invalid one; the error is the refusal of that request.
     #[inline]
     fn write_all(&self, part: &[SendRequest<'_>], to: &mut Sends) -> Result<(), PostRefusal> {
         let Sends { requests, inline } = to;
@@ -194,8 +198,7 @@ impl Sender<'_> {
 
     /// Writes one request, or returns why it is invalid.
     ///
-    /// Fields that the operation does not have keep their old values, which the library does not
-    /// read.
+    /// Fields that the operation does not use keep old values; the library does not read them.
     #[inline]
     fn write(
         &self,
@@ -214,7 +217,8 @@ impl Sender<'_> {
                     Ok(())
                 })?;
                 wr.send_flags |= ffi::ibv_send_flags::IBV_SEND_INLINE.0;
-                // Without bytes there is no entry, as drivers expect; the list has the pointer.
+                // Drivers expect no entry in an empty inline request, so its entry is not counted.
+                // `Sends::list` sets the pointer to the entry.
                 wr.num_sge = i32::from(!bytes.is_empty());
             }
             Data::Sges(sges) => {
@@ -247,7 +251,7 @@ impl Sender<'_> {
                 wr.__bindgen_anon_1.imm_data = imm.to_be();
                 code::IBV_WR_SEND_WITH_IMM
             }
-            // Queue pair 1 is the kernel's.
+            // Only the GSI has this operation, and the kernel owns its queue pair.
             SendOp::DatagramIn(..) => return Err(PostRefusal::BadOperation),
             SendOp::Write(remote) => {
                 write_remote(remote, wr);
@@ -298,7 +302,8 @@ impl Sender<'_> {
         let window = self.windows.get(&index_of(bind.window)).ok_or(PostRefusal::BadOperation)?;
         let region = self.regions.get(&bind.region.0).ok_or(PostRefusal::BadOperation)?;
         let mw = window.object.raw();
-        // SAFETY: the window is live and used by one thread; drivers read its present key there.
+        // SAFETY: the window is live, and only the thread that uses this device accesses it.
+        // Drivers read the window's current key from this field.
         unsafe { (*mw).rkey = bind.window.0 };
         wr.__bindgen_anon_2.bind_mw = ffi::ibv_send_wr__bindgen_ty_4__bindgen_ty_1 {
             mw,
@@ -314,10 +319,10 @@ impl Sender<'_> {
     }
 }
 
-/// How many requests of a list were accepted before the bad one.
+/// The number of requests of a list that were accepted before the refused one.
 fn taken<T>(first: *mut T, bad: *mut T, count: usize) -> usize {
     let at = bad.addr().wrapping_sub(first.addr()) / size_of::<T>();
-    // If the driver names no request of the list, count none as accepted.
+    // If the driver's pointer is not to a request of the list, counts none as accepted.
     if bad.is_null() || at >= count { 0 } else { at }
 }
 

@@ -23,12 +23,14 @@ impl Hca {
         let limits = self.attributes.limits;
         let number = self.qps.next_number().ok_or(over(VERB, "qps_max", limits.qps_max))?;
         raw.qp_context = tag(number);
-        // SAFETY: domain and queues are live, and the queue pair ends before them (order of the
-        // fields; and they are not ended while it is counted there).
+        // SAFETY: domain and queues are live, and the queue pair is destroyed before them: at drop
+        // by the order of the fields, and before that because `destroy_pd`, `destroy_cq` and
+        // `destroy_srq` refuse while a queue pair uses them. `create_qp` is `ibv_create_qp`, or
+        // equivalent by the contract of `set_create_qp`.
         let made =
             unsafe { Owned::new((self.create_qp)(raw_pd, &raw mut raw), ffi::ibv_destroy_qp) };
         let object = made.map_err(self.refused(VERB))?;
-        // SAFETY: the object is live, and its number does not change.
+        // SAFETY: the object is live, and its QPN does not change.
         let qpn = Qpn(unsafe { (*object.raw()).qp_num });
         let (state, attributes) = (QpState::Reset, QpAttributes::default());
         let kept = QueuePair { object, qpn, init: *init, state, attributes };
@@ -38,7 +40,7 @@ impl Hca {
         Ok(Qp(number))
     }
 
-    /// The creation attributes in the library's format, checked.
+    /// Checks the creation attributes and converts them to the library's format.
     fn raw_init(
         &self,
         verb: &'static str,
@@ -64,7 +66,7 @@ impl Hca {
         Ok(raw)
     }
 
-    /// Adds `change` to the counts of the queues that a queue pair uses.
+    /// Adds `change` to the use counts of the queues of a queue pair.
     pub(super) fn count_qp(&mut self, init: &QpInit, change: i32) {
         for cq in [init.send_cq, init.recv_cq] {
             if let Some(queue) = self.cqs.get_mut(cq.0) {
@@ -93,8 +95,8 @@ impl Hca {
         Ok(())
     }
 
-    /// Takes a queue pair to INIT. IBA allows the transition from RESET to ERR (10.3.1.7), and
-    /// Linux does not.
+    /// Changes a queue pair from RESET to INIT. IBA permits the transition from RESET to ERR
+    /// (10.3.1.7), but Linux does not, so the queue pair passes through INIT.
     fn leave_reset(&self, verb: &'static str, kept: &QueuePair) -> Result<(), VerbsError> {
         let is_ud = kept.init.qp_type == QpType::Ud;
         let any = QpAttributes {
@@ -122,7 +124,7 @@ impl Hca {
         checked(answer).map_err(self.refused(verb))
     }
 
-    /// Records a change of the attributes `present`.
+    /// Records a change; `present` are the attributes before it.
     fn record_change(
         &mut self,
         qp: Qp,
@@ -152,7 +154,7 @@ impl Hca {
         }
     }
 
-    /// A change in the library's format, and its mask.
+    /// Checks a change and converts it to the library's format, with its mask.
     fn raw_change(
         &self,
         verb: &'static str,
@@ -195,7 +197,7 @@ impl Hca {
             alternate_path: alt_ah_attr, IBV_QP_ALT_PATH = |path| self.raw_path(verb, &path)?;
         }
         if let Some(path) = change.alternate_path {
-            // The contract gives the alternate path the same partition and timeout.
+            // By the contract, the alternate path has the same partition and timeout.
             let own = kept.attributes;
             raw.alt_port_num = path.port;
             raw.alt_pkey_index = change.pkey_index.or(own.pkey_index).unwrap_or(0);
@@ -204,8 +206,8 @@ impl Hca {
         Ok((raw, mask))
     }
 
-    /// The state and the attributes of a queue pair in the adapter, which may have failed or
-    /// migrated by itself.
+    /// The current state and attributes of a queue pair, which may have failed or migrated since
+    /// the last change.
     fn present(&self, verb: &'static str, qp: Qp) -> Result<(QpState, QpAttributes), VerbsError> {
         let kept = self.qp(verb, qp)?;
         // SAFETY: all zero is a value of these structures of numbers and pointers.
@@ -219,7 +221,7 @@ impl Hca {
             unsafe { ffi::ibv_query_qp(kept.object.raw(), &raw mut raw, mask, &raw mut init) };
         checked(answer).map_err(self.refused(verb))?;
         let mut states = QpState::ALL.into_iter();
-        // Some drivers report the error only for a broken queue pair.
+        // Some drivers report the state of a failed queue pair only as an error.
         let state = states.find(|state| raw_state(*state) == raw.qp_state).unwrap_or(QpState::Err);
         let mut attributes = kept.attributes;
         if attributes.migration.is_some_and(|known| known != Migration::Migrated) {
@@ -258,7 +260,7 @@ impl Hca {
     }
 }
 
-/// The states as the library writes them, in the order of [`QpState::ALL`].
+/// The library's numbers of the states, in the order of [`QpState::ALL`].
 const RAW_STATES: [ffi::ibv_qp_state::Type; 7] = [
     ffi::ibv_qp_state::IBV_QPS_RESET,
     ffi::ibv_qp_state::IBV_QPS_INIT,
@@ -269,7 +271,7 @@ const RAW_STATES: [ffi::ibv_qp_state::Type; 7] = [
     ffi::ibv_qp_state::IBV_QPS_ERR,
 ];
 
-/// After a migration the alternate path is the path (IBA 17.2.8).
+/// Records a migration: the alternate path becomes the primary path (IBA 17.2.8).
 fn take_alternate(attributes: &mut QpAttributes) {
     attributes.path = attributes.alternate_path.take().or(attributes.path);
 }

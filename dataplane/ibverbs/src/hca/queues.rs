@@ -14,8 +14,8 @@ impl Hca {
         check::cq(completions_max, &limits)?;
         let number = self.cqs.next_number().ok_or(over(VERB, "cqs_max", limits.cqs_max))?;
         let (context, channel) = (self.context.raw(), self.channel.raw());
-        // SAFETY: context and channel are live, and the queue ends before both (order of the
-        // fields). The limit is an int's, so the length is one.
+        // SAFETY: context and channel are live, and the queue is destroyed before both (order of
+        // the fields). The length fits an int, because the limit came from one.
         let made = unsafe {
             let made = ffi::ibv_create_cq(context, completions_max as i32, tag(number), channel, 0);
             Owned::new(made, ffi::ibv_destroy_cq)
@@ -51,13 +51,14 @@ impl Hca {
         init.srq_context = tag(number);
         init.attr.max_wr = requests_max;
         init.attr.max_sge = sges_max;
-        // SAFETY: the domain is live, and the queue ends before it (order of the fields).
+        // SAFETY: the domain is live, and the queue is destroyed before it (order of the fields;
+        // `destroy_pd` refuses while a queue uses the domain).
         let made = unsafe {
             let made = ffi::ibv_create_srq(raw_pd, &raw mut init);
             Owned::new(made, ffi::ibv_destroy_srq)
         };
         let object = made.map_err(self.refused(VERB))?;
-        // The driver returns the length of the queue.
+        // The driver returns the length of the queue, which it may round up.
         let requests_max = init.attr.max_wr.max(requests_max);
         let kept = self.srqs.insert(SharedQueue { object, pd, requests_max, sges_max, qps: 0 });
         debug_assert_eq!(kept.as_ref().ok(), Some(&number), "what it is tagged with");

@@ -1,7 +1,7 @@
-//! libibumad, loaded when it is first needed.
+//! libibumad, loaded at its first use.
 //!
-//! Why it is not linked: where all adapters are on Ethernet, libibverbs is often installed without
-//! it, and a program that is linked to both would not start there.
+//! Why the library is not linked: on machines with Ethernet adapters only, libibverbs is often
+//! installed without libibumad, and a program that is linked to both would not start.
 
 use libloading::Library;
 use std::ffi::{c_char, c_int, c_void};
@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 /// ABI version 3.
 const LIBRARY_FILE: &str = "libibumad.so.3";
 
-/// `UMAD_CA_NAME_LEN`: the length of a device's name, with the zero at its end.
+/// `UMAD_CA_NAME_LEN`: the maximum length of a device's name, including the terminating zero.
 pub(super) const NAME_BYTES: usize = 20;
 
 /// `struct umad_reg_attr`.
@@ -34,9 +34,9 @@ macro_rules! functions {
 
         impl Umad {
             /// # Safety
-            /// The library is libibumad, and stays loaded.
+            /// `library` must be libibumad and must stay loaded.
             unsafe fn of(library: &Library) -> Result<Self, libloading::Error> {
-                // SAFETY: the caller's promise; the types are those of the library's header.
+                // SAFETY: by the caller's contract; the types are those of the library's header.
                 Ok(unsafe { Self { $($field: *library.get(concat!($name, "\0").as_bytes())?,)* } })
             }
         }
@@ -57,7 +57,7 @@ functions! {
     recv = "umad_recv": fn(c_int, *mut c_void, *mut c_int, c_int) -> c_int;
 }
 
-/// The functions, or why loading failed. The first outcome holds for the process.
+/// The library's functions, or why loading failed. The first result is kept for the process.
 pub(super) fn umad() -> Result<&'static Umad, &'static str> {
     static UMAD: OnceLock<Result<Umad, String>> = OnceLock::new();
     let loaded = UMAD.get_or_init(|| load().map_err(|error| error.to_string()));
@@ -65,13 +65,14 @@ pub(super) fn umad() -> Result<&'static Umad, &'static str> {
 }
 
 fn load() -> Result<Umad, libloading::Error> {
-    // SAFETY: loading runs whatever code the file begins with, so this trusts the file of this name
-    // that the system's loader finds. That is no more trust than in libibverbs, which is found in
-    // the same way when the program starts: control of the search path
-    // (LD_LIBRARY_PATH, LD_PRELOAD, the loader's configuration) is control of the process already.
-    // rdma-core's own file has no constructors but those that every library has.
+    // SAFETY: loading runs the constructors of the file, so this trusts the file of this name that
+    // the system's loader finds. That is no more trust than in libibverbs, which the loader finds
+    // in the same way when the program starts: control of the search path (LD_LIBRARY_PATH,
+    // LD_PRELOAD, the loader's configuration) is control of the process already. The library of
+    // rdma-core has no constructors except those of every library.
     let library = unsafe { Library::new(LIBRARY_FILE) }?;
-    // SAFETY: it is libibumad by its name and version, and is never unloaded (below).
+    // SAFETY: the file is libibumad by its name and version, and is never unloaded (`forget`
+    // below).
     let umad = unsafe { Umad::of(&library) }?;
     std::mem::forget(library);
     Ok(umad)

@@ -1,21 +1,21 @@
-//! A datagram with the kernel's header of 64 bytes.
+//! A datagram behind the kernel's header of 64 bytes.
 //!
 //! | bytes | order | field |
 //! |---|---|---|
 //! | 0..4 | host | agent |
 //! | 4..8 | host | status: 0, or the errno of a returned request |
 //! | 8..20 | host | timeout and length, which the library writes |
-//! | 20..24 | network | queue pair of the peer |
+//! | 20..24 | network | QPN of the peer |
 //! | 24..28 | network | Q_Key |
 //! | 28..30 | network | LID of the peer |
-//! | 30, 31 | | service level; path bits of our own LID |
-//! | 32 | | whether there is a GRH, and the next fields count |
-//! | 33, 34, 35 | | index of our GID; hop limit; traffic class |
+//! | 30, 31 | | service level; path bits of the port's own LID |
+//! | 32 | | whether there is a GRH; if so, the next fields are valid |
+//! | 33, 34, 35 | | index of the port's own GID; hop limit; traffic class |
 //! | 36..52 | network | GID of the peer |
 //! | 52..56 | network | flow label |
 //! | 56..58 | host | index of the P_Key |
 //!
-//! Parsing is total: the kernel writes the header, but peers define its contents.
+//! Parsing accepts any bytes: the kernel writes the header, but peers determine its contents.
 
 use crate::management::MadPeer;
 use pollux_verbs::GlobalRoute;
@@ -23,7 +23,7 @@ use pollux_wire::address::{Gid, Lid, Qpn};
 use pollux_wire::keys::QKey;
 use zerocopy::IntoBytes;
 
-/// Bytes of the kernel's header. Kernels before 2.6.24 have eight bytes less.
+/// Bytes of the kernel's header. In kernels before 2.6.24 it is eight bytes shorter.
 pub(super) const HEADER_BYTES: usize = 64;
 
 /// The buffer of one message, with the library's alignment.
@@ -40,7 +40,7 @@ impl Message {
         (self.blocks.len() - 1) * HEADER_BYTES
     }
 
-    /// Where the library reads and writes it: header and datagram.
+    /// The pointer to header and datagram, which the library reads and writes.
     pub fn as_mut_ptr(&mut self) -> *mut std::ffi::c_void {
         self.blocks.as_mut_ptr().cast()
     }
@@ -54,7 +54,10 @@ impl Message {
         &datagram[..bytes.min(datagram.len())]
     }
 
-    /// Writes a datagram and its destination; the buffer must be long enough.
+    /// Writes a datagram and its destination.
+    ///
+    /// # Panics
+    /// If the datagram is longer than the buffer.
     pub fn write(&mut self, to: &MadPeer, datagram: &[u8]) {
         self.blocks[0] = [0; _];
         let header = self.blocks[0].as_mut_bytes();
@@ -77,7 +80,7 @@ impl Message {
         u32::from_ne_bytes(part(self.header(), 4))
     }
 
-    /// The source; the destination of a returned request.
+    /// The source of a datagram, or the destination of a returned request.
     pub fn peer(&self) -> MadPeer {
         let header = self.header();
         let grh = GlobalRoute {

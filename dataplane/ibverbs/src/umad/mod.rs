@@ -1,13 +1,13 @@
 //! Management datagrams through libibumad, for subnet administration and connection management at a
 //! hardware port on InfiniBand (IBA 13.5).
 //!
-//! A [`UmadPort`] is opened, agents are registered at it, each for a class; then datagrams are sent
-//! and received. The kernel times requests, retries them, and returns unanswered ones. It also owns
-//! the upper half of transaction IDs: an answer has the lower 32 bits of the request, and the
-//! kernel's agent number above.
+//! A caller opens a [`UmadPort`], registers an agent for each class, and then sends and receives
+//! datagrams. The kernel has the timers of requests, retries them, and returns unanswered ones. It
+//! also owns the upper half of transaction IDs: an answer has the lower 32 bits of the request, and
+//! the kernel's agent number in the upper 32 bits.
 //!
-//! The files: `library` finds libibumad; `message` is how a datagram lies in memory. The types of
-//! the interface are in [`crate::management`], which needs no library.
+//! The files: `library` loads libibumad; `message` is the format of a datagram in memory. The types
+//! of the interface are in [`crate::management`], which needs no library.
 
 mod library;
 mod message;
@@ -28,13 +28,14 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Mutex;
 use std::time::Duration;
 
-/// The longest datagram: one that the kernel joined from segments, or is to cut into them.
+/// The longest datagram, in bytes. The kernel sends long datagrams as segments, and reassembles
+/// received segments.
 pub const DATAGRAM_BYTES_MAX: usize = 16 << 20;
 
-/// Present if the module ib_umad is loaded.
+/// A file that exists while the module ib_umad is loaded.
 const ABI_VERSION: &CStr = c"/sys/class/infiniband_mad/abi_version";
 
-/// Devices that are listed if the requested one is absent.
+/// Devices that are listed, at most.
 const DEVICES_MAX: usize = 32;
 
 pub struct UmadPort {
@@ -48,7 +49,7 @@ pub struct UmadPort {
 }
 
 impl UmadPort {
-    /// Opens port 2 of `mlx5_0` for `mlx5_0:2`.
+    /// Opens a port by name: for `mlx5_0:2`, port 2 of `mlx5_0`.
     pub fn open(name: &str) -> Result<Self, HcaOpenError> {
         let (device, port) = error::parse_name(name)?;
         let umad = umad().map_err(|reason| HcaOpenError::NoLibrary {
@@ -79,21 +80,22 @@ impl UmadPort {
         }
         let (received, sent) = (Message::new(MAD_LEN), Message::new(MAD_LEN));
         let opened = Self { umad, id, device: device.to_owned(), port, received, sent };
-        // SAFETY: it only reads a number, which opening has set.
+        // SAFETY: the function only reads a number, which `umad_open_port` has set.
         if unsafe { (umad.size)() } != HEADER_BYTES {
             return Err(failed("umad_size", Errno::OPNOTSUPP.raw_os_error()));
         }
         Ok(opened)
     }
 
-    /// Unregisters an agent. Datagrams that arrived before may still be received.
+    /// Unregisters an agent. Datagrams that arrived earlier may still be received.
     pub fn unregister(&mut self, agent: Agent) -> Result<(), VerbsError> {
         // SAFETY: the port is open; the kernel refuses an agent that does not exist.
         let answer = unsafe { (self.umad.unregister)(self.id, agent.0 as c_int) };
         if answer == 0 { Ok(()) } else { Err(self.refused("unregister", last_errno())) }
     }
 
-    /// Enlarges the buffer for the waiting datagram, whose length the kernel reported.
+    /// Enlarges the receive buffer to `bytes`, the length that the kernel reported for the waiting
+    /// datagram.
     fn enlarge_buffer(&mut self, verb: &'static str, bytes: c_int) -> Result<(), VerbsError> {
         let bytes = usize::try_from(bytes).unwrap_or(0);
         if bytes <= self.received.bytes_max() || bytes > DATAGRAM_BYTES_MAX {
@@ -109,7 +111,8 @@ impl UmadPort {
         Ok(())
     }
 
-    /// Sets the port's IsSM capability while the result lives. Only one process may at a time.
+    /// Sets the port's IsSM capability until the result is dropped. Only one process at a time can
+    /// do so.
     pub fn be_subnet_manager(&self) -> Result<SmRole, VerbsError> {
         const VERB: &str = "be_subnet_manager";
         let device = CString::new(self.device.as_str()).expect("it was one when it was opened");
@@ -121,7 +124,7 @@ impl UmadPort {
         if answer != 0 {
             return Err(self.refused(VERB, answer.abs()));
         }
-        // SAFETY: the library has written a C string.
+        // SAFETY: the library has written a C string to `path`.
         let file = unsafe { open(path.as_ptr(), O_RDWR | O_NONBLOCK | O_CLOEXEC) };
         if file < 0 { Err(self.refused(VERB, last_errno())) } else { Ok(SmRole(file)) }
     }
@@ -168,7 +171,7 @@ impl ManagementPort for UmadPort {
             rmpp_version: (registration.segments != Segments::None).into(),
         };
         let mut agent = 0;
-        // SAFETY: the port is open, and the library reads the one and writes the other.
+        // SAFETY: the port is open; the library reads `raw` and writes `agent`.
         let answer = unsafe { (self.umad.register)(self.id, &raw mut raw, &raw mut agent) };
         if answer == 0 {
             return Ok(Agent(agent));
@@ -235,39 +238,39 @@ impl ManagementPort for UmadPort {
     }
 
     fn descriptor(&self) -> Option<OwnedFd> {
-        // The descriptor of libumad2sim is not one of the system.
+        // With libumad2sim the descriptor is not one of the system, and the clone fails.
         self.as_fd().try_clone_to_owned().ok()
     }
 }
 
 impl Drop for UmadPort {
     fn drop(&mut self) {
-        // SAFETY: the port is open, and is closed once; agents end with it.
+        // SAFETY: the port is open, and is closed only here; its agents end with it.
         unsafe { (self.umad.close_port)(self.id) };
     }
 }
 
 impl AsFd for UmadPort {
-    /// Readable if there is something to receive: for sleeping until then.
+    /// A descriptor that is readable when there is a datagram to receive.
     fn as_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: the file is the port's, which lives as long as the answer.
+        // SAFETY: the descriptor belongs to the port, which the result borrows.
         unsafe { BorrowedFd::borrow_raw((self.umad.file)(self.id)) }
     }
 }
 
-/// The port's IsSM capability, which is cleared when this is dropped.
+/// The IsSM capability of a port, which the kernel clears when this value is dropped.
 #[derive(Debug)]
 pub struct SmRole(c_int);
 
 impl Drop for SmRole {
     fn drop(&mut self) {
-        // SAFETY: the file is ours, and is closed once.
+        // SAFETY: only this value owns the descriptor, and it is closed once.
         unsafe { close(self.0) };
     }
 }
 
-// Why not the standard library's files: it calls `open64`, and what stands in for adapters where
-// there are none (libumad2sim) takes the place of `open`, which libibumad calls.
+// Why not `std::fs::File`: the standard library calls `open64`, but the simulator libumad2sim
+// replaces only `open`, which libibumad calls.
 unsafe extern "C" {
     unsafe fn open(path: *const c_char, flags: c_int, ...) -> c_int;
     unsafe fn close(file: c_int) -> c_int;
@@ -277,23 +280,24 @@ const O_RDWR: c_int = rustix::fs::OFlags::RDWR.bits() as c_int;
 const O_NONBLOCK: c_int = rustix::fs::OFlags::NONBLOCK.bits() as c_int;
 const O_CLOEXEC: c_int = rustix::fs::OFlags::CLOEXEC.bits() as c_int;
 
-/// The names of the devices that have management, or why the library is missing.
+/// The names of the devices with umad ports, or why the library could not be loaded.
 pub(crate) fn device_names() -> Result<Vec<String>, &'static str> {
     umad().map(devices)
 }
 
-/// The devices that have management. Without the kernel module the library names a device that does
-/// not exist and prints an error each time, so the module is checked first.
+/// The names of the devices with umad ports. Without the kernel module, the library returns a
+/// device that does not exist and prints an error each time, so this function checks for the module
+/// first.
 fn devices(umad: &Umad) -> Vec<String> {
     static READING: Mutex<()> = Mutex::new(());
     let _reading = READING.lock();
-    // SAFETY: the path is a C string, and the file is closed once.
+    // SAFETY: the path is a C string, and the descriptor is closed once.
     let has_module = unsafe {
         let file = open(ABI_VERSION.as_ptr(), O_CLOEXEC);
         file >= 0 && close(file) == 0
     };
-    // SAFETY: no other thread calls it, because of the lock. It reads the same file, and stores the
-    // number in it.
+    // SAFETY: the lock ensures that no other thread calls `umad_init`, which reads the same file
+    // and stores its number in a global variable.
     if !has_module || unsafe { (umad.init)() } < 0 {
         return Vec::new();
     }
@@ -309,7 +313,7 @@ fn devices(umad: &Umad) -> Vec<String> {
     names.iter().map(text).collect()
 }
 
-/// A time in the library's milliseconds, rounded up so that a short one is not 0.
+/// A duration in milliseconds, rounded up so that a short one is not 0.
 fn milliseconds(time: Duration) -> c_int {
     c_int::try_from(time.as_nanos().div_ceil(1_000_000)).unwrap_or(c_int::MAX)
 }

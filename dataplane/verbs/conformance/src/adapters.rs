@@ -1,4 +1,4 @@
-//! The interface of a backend: two devices that reach each other, and their time.
+//! The interface of a backend: two devices that reach each other, and the advance of time.
 
 use pollux_mem::Memory;
 use pollux_mem::region::MapError;
@@ -9,11 +9,11 @@ use pollux_wire::keys::PKey;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Side {
-    /// It mostly sends requests.
+    /// Mostly the requester.
     A,
-    /// It mostly answers.
+    /// Mostly the responder.
     B,
-    /// Another context of A's device, which a case has opened. [`Adapters`] does not have it.
+    /// Another context of A's device, which a case has opened; never passed to [`Adapters`].
     SecondContext,
 }
 
@@ -33,7 +33,7 @@ impl Side {
 pub enum WaitDecision {
     /// Poll again.
     GoOn,
-    /// Nothing can arrive any more, or the time of this case is over.
+    /// Nothing more can arrive, or the time limit of the case has expired.
     GiveUp,
 }
 
@@ -44,8 +44,8 @@ pub struct Group {
     pub mlid: Lid,
 }
 
-/// Two devices whose ports reach each other; they may be one adapter opened twice, or one device
-/// that reaches itself.
+/// Two devices with ports that reach each other. They may be two contexts of one adapter, or one
+/// device that reaches itself.
 pub trait Adapters {
     fn device(&mut self, side: Side) -> &mut dyn Device;
 
@@ -57,16 +57,16 @@ pub trait Adapters {
         false
     }
 
-    /// If not, every packet needs a GRH.
+    /// Whether both ports are in the same subnet. If not, every packet needs a GRH.
     fn is_one_subnet(&self) -> bool {
         true
     }
 
-    /// Called when both devices were polled and nothing arrived. In virtual time it advances to the
-    /// next event, and gives up if there is none; with a real clock it checks the time limit.
+    /// Called after both devices were polled and nothing arrived. In virtual time, advances to the
+    /// next event, and gives up if there is none. With a real clock, checks the time limit.
     fn turn(&mut self) -> WaitDecision;
 
-    /// A multicast group that both ports have joined, one of a few; `None` if that is not possible.
+    /// The `nth` of a few multicast groups that both ports have joined; `None` if there is none.
     fn group(&mut self, nth: u8) -> Option<Group> {
         let _ = nth;
         None
@@ -78,17 +78,18 @@ pub trait Adapters {
         false
     }
 
-    /// Memory for messages, of the kind that programs with such adapters use.
+    /// Memory for messages, of the kind that programs use with such adapters.
     fn memory(&self, bytes: usize) -> Result<Memory, MapError> {
         Memory::private(bytes)
     }
 
-    /// The largest memory of a case; longer messages are skipped.
+    /// The most memory that a case may use, in bytes; cases that need more are skipped.
     fn memory_bytes_max(&self) -> u64 {
         64 << 20
     }
 
-    /// The limit of objects that a case may create to reach a limit; beyond that, it is skipped.
+    /// The most objects that a case may create to reach a limit of the device; cases that need more
+    /// are skipped.
     fn objects_max(&self) -> u32 {
         1 << 16
     }
@@ -99,11 +100,11 @@ pub trait Factory {
     /// The name in reports.
     fn name(&self) -> String;
 
-    /// A new pair for one case.
+    /// A new pair of devices for one case.
     fn adapters(&mut self) -> Result<Box<dyn Adapters>, VerbsError>;
 
-    /// Whether the wire between the two loses, repeats or reorders packets. Then the cases of
-    /// transports that do not retransmit are skipped; those of RC must pass all the same.
+    /// Whether the wire between the devices loses, repeats or reorders packets. If so, cases for
+    /// transports that do not retransmit are skipped; cases for RC must still pass.
     fn is_lossy(&self) -> bool {
         false
     }

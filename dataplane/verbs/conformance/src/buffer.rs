@@ -8,14 +8,14 @@ use pollux_verbs::work::{Remote, Sge};
 /// The contents of memory before a message arrives.
 pub const UNTOUCHED: u8 = 0xee;
 
-/// Memory, and its region at an adapter.
+/// Memory, and the region that an adapter has registered for it.
 #[derive(Clone, Debug)]
 pub struct Buffer {
     pub memory: Memory,
     pub region: MemoryRegion,
 }
 
-/// A pattern that differs between packets.
+/// Bytes that depend on `seed` and position, and differ between the packets of a message.
 pub fn pattern(seed: u8, bytes: usize) -> Vec<u8> {
     let byte = |at: usize| (at ^ at >> 8 ^ at >> 16).wrapping_mul(167) as u8;
     (0..bytes).map(|at| byte(at).wrapping_add(seed)).collect()
@@ -27,12 +27,12 @@ impl Buffer {
         Sge { address: self.region.address + at as u64, bytes, lkey: self.region.lkey }
     }
 
-    /// An address in it, for a request of a peer.
+    /// The address at offset `at`, for a request of a peer.
     pub fn remote(&self, at: usize) -> Remote {
         Remote { address: self.region.address + at as u64, rkey: self.region.rkey }
     }
 
-    /// The registered length: a multiple of pages, and so perhaps more than requested.
+    /// The registered length: whole pages, which can be more than the requested length.
     pub fn bytes(&self) -> usize {
         self.memory.bytes()
     }
@@ -41,7 +41,7 @@ impl Buffer {
         assert!(self.memory.write(at, bytes), "a case writes within its memory");
     }
 
-    /// In native byte order, as atomic operations use it.
+    /// Writes a number in native byte order, which atomic operations use.
     pub fn put_u64(&self, at: usize, value: u64) {
         self.put(at, &value.to_ne_bytes());
     }
@@ -58,7 +58,7 @@ impl Buffer {
         u64::from_ne_bytes(out)
     }
 
-    /// Ends the case unless memory has these bytes.
+    /// Fails the case unless the memory contains these bytes.
     pub fn holds(&self, at: usize, expected: &[u8]) -> Result<(), Stop> {
         let found = self.bytes_at(at, expected.len());
         match found.iter().zip(expected).position(|(found, expected)| found != expected) {
@@ -72,7 +72,7 @@ impl Buffer {
         }
     }
 
-    /// Ends the case unless these bytes are as they were at the start.
+    /// Fails the case unless these bytes are unchanged since the start.
     pub fn is_untouched(&self, at: usize, bytes: usize) -> Result<(), Stop> {
         self.holds(at, &vec![UNTOUCHED; bytes])
     }

@@ -14,9 +14,9 @@ use pollux_wire::keys::PKey;
 use pollux_wire::units::Mtu;
 use std::collections::{BTreeMap, VecDeque};
 
-/// The polls after which a case assumes that nothing more arrives. In virtual time that covers
-/// every running timer; with a real clock it is short, and never a reason to fail a correct
-/// adapter.
+/// Number of polls after which a case assumes that nothing more arrives. In virtual time these
+/// polls cover every running timer. With a real clock the time is short: a case may miss a late
+/// completion, but does not fail a correct adapter.
 const QUIET_ROUNDS: usize = 256;
 
 const POLL_BATCH: usize = 16;
@@ -26,10 +26,10 @@ pub struct Context<'a> {
     /// Another context of A's device, after [`Context::open_second_context`].
     second: Option<Box<dyn Device + Send>>,
     is_lossy: bool,
-    /// Completions that no case has asked for yet, by polled queue.
+    /// Polled completions that the case has not taken yet, by queue.
     pub(super) inbox: BTreeMap<(Side, Cq), VecDeque<Completion>>,
     pub(super) events: Vec<(Side, AsyncEvent)>,
-    /// Registered memory outlives the case.
+    /// Registered memory, which must outlive the case.
     pub(super) memories: Vec<Memory>,
 }
 
@@ -52,7 +52,7 @@ impl<'a> Context<'a> {
         device_of(self.adapters, &mut self.second, side)
     }
 
-    /// Ends the case if the device supports no other context.
+    /// Opens a second context of A's device; skips the case if the device does not support that.
     pub fn open_second_context(&mut self) -> Result<(), Stop> {
         match self.device(Side::A).open_shared() {
             Ok(device) => self.second = Some(device),
@@ -68,7 +68,7 @@ impl<'a> Context<'a> {
         self.second = None;
     }
 
-    /// The side whose device has the objects of `side`: one device is side A twice.
+    /// The side under which objects of `side` are recorded: A if both sides are the same device.
     pub(super) fn owner(&self, side: Side) -> Side {
         if side == Side::B && self.adapters.is_one_device() { Side::A } else { side }
     }
@@ -77,7 +77,7 @@ impl<'a> Context<'a> {
         self.adapters.port(if side == Side::SecondContext { Side::A } else { side })
     }
 
-    /// The lower of both devices' limits, as far as cases use them.
+    /// The lower of both devices' limits, for the limits that cases use.
     pub fn limits(&mut self) -> Limits {
         let a = self.device(Side::A).attributes().limits;
         let b = self.device(Side::B).attributes().limits;
@@ -94,7 +94,7 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// The largest MTU of both ports.
+    /// The largest MTU that both ports support.
     pub fn mtu(&mut self) -> Result<Mtu, Stop> {
         let mut mtus = Side::BOTH.map(|side| (side, Mtu::BYTES_4096));
         for (side, mtu) in &mut mtus {
@@ -104,7 +104,7 @@ impl<'a> Context<'a> {
         Ok(mtus[0].1.min(mtus[1].1))
     }
 
-    /// The same in bytes.
+    /// As [`Self::mtu`], in bytes.
     pub fn mtu_bytes(&mut self) -> Result<usize, Stop> {
         let mtu = self.mtu()?;
         mtu.bytes().ok_or_else(|| Stop::Fail(format!("the ports' MTU has no size: {mtu:?}")))
@@ -121,7 +121,7 @@ impl<'a> Context<'a> {
         Ok(AddressVector { dlid, port, grh: (!by_lid).then_some(route), ..Default::default() })
     }
 
-    /// The same, always with a GRH.
+    /// As [`Self::path`], always with a GRH.
     pub fn global_path(&mut self, from: Side, to: Side) -> Result<AddressVector, Stop> {
         let to_port = self.port(to);
         let dgid = self.device(to).gid(to_port, 0)?;
@@ -129,8 +129,8 @@ impl<'a> Context<'a> {
         Ok(AddressVector { grh: Some(grh), ..self.path(from, to)? })
     }
 
-    /// An alternate path: between the second addresses of both ports, if they have more than one,
-    /// and with a GRH if not.
+    /// An alternate path: between the second LIDs of both ports if they have more than one, else
+    /// the same path with a GRH.
     pub fn alternate_path(&mut self, from: Side, to: Side) -> Result<AddressVector, Stop> {
         for side in [from, to] {
             let port = self.port(side);
@@ -223,7 +223,7 @@ impl<'a> Context<'a> {
         self.adapters.turn()
     }
 
-    /// Completes all work in progress, as far as that can be known.
+    /// Polls until nothing more seems to arrive, at most `QUIET_ROUNDS` times.
     pub fn settle(&mut self) -> Result<(), Stop> {
         for _ in 0..QUIET_ROUNDS {
             if !self.breathe()? && self.turn() == WaitDecision::GiveUp {
@@ -233,7 +233,7 @@ impl<'a> Context<'a> {
         Ok(())
     }
 
-    /// Checks at the end of every case that it has taken all completions.
+    /// Checks, at the end of a case, that the case has taken all completions and events.
     pub(super) fn finish(mut self) -> Result<(), Stop> {
         self.settle()?;
         for ((side, cq), inbox) in &self.inbox {

@@ -1,4 +1,4 @@
-//! Operations of cases on queue pairs, and expectations of them.
+//! Operations of cases on queue pairs, and checks of the results.
 
 use super::adapters::Side;
 use super::buffer::Buffer;
@@ -18,7 +18,7 @@ pub enum Queue {
 }
 
 impl Queue {
-    /// Where requests of this queue complete.
+    /// The completion queue of this queue.
     fn cq_of(self, end: &PairEnd) -> Cq {
         match self {
             Self::Send => end.place.send_cq,
@@ -50,7 +50,7 @@ impl Context<'_> {
         Ok(self.device(end.side()).post_send(end.qp, &[request])?)
     }
 
-    /// Posts a request and expects that it succeeds.
+    /// Posts a signaled request and expects that it succeeds.
     pub fn carry_out(
         &mut self,
         end: &PairEnd,
@@ -82,13 +82,13 @@ impl Context<'_> {
         self.until(what, |cx| Ok(cx.inbox.get_mut(&key).and_then(|inbox| inbox.pop_front())))
     }
 
-    /// Whether a completion of one of the queues was polled and not expected yet.
+    /// Whether a polled completion of this queue has not been taken yet.
     pub fn has_completion(&self, end: &PairEnd, queue: Queue) -> bool {
         let key = (self.owner(end.side()), queue.cq_of(end));
         self.inbox.get(&key).is_some_and(|inbox| !inbox.is_empty())
     }
 
-    /// Expects the next completion of one of the queues, with this ID and one of these statuses.
+    /// Expects that the next completion of this queue has this ID and one of these statuses.
     pub fn ended(
         &mut self,
         end: &PairEnd,
@@ -163,8 +163,8 @@ impl Context<'_> {
         Ok(())
     }
 
-    /// Expects that a queue pair enters a state. It may take a while: the peer's failure may be in
-    /// progress when that of our side is known.
+    /// Expects that a queue pair is in a state, or enters it while both devices are polled: after
+    /// an error, one end can fail later than the other.
     pub fn in_state(&mut self, end: &PairEnd, state: QpState) -> Result<(), Stop> {
         self.until(&|| format!("the queue pair of {:?} in {state}", end.side()), |cx| {
             let (found, _) = cx.device(end.side()).query_qp(end.qp)?;
@@ -182,7 +182,7 @@ impl Context<'_> {
         Ok(self.device(end.side()).modify_qp(end.qp, &change)?)
     }
 
-    /// Expects an event, if the adapter reports it.
+    /// Expects an event, except if the adapter does not report this kind of event.
     pub fn event(&mut self, side: Side, event: AsyncEvent) -> Result<(), Stop> {
         let is_refusal =
             matches!(event, AsyncEvent::QpAccessError(_) | AsyncEvent::QpRequestError(_));
@@ -217,8 +217,8 @@ impl Context<'_> {
     }
 }
 
-/// Whether a refusal of the peer was lost. The peer enters the error state when it refuses, answers
-/// nothing from then on, and so cannot repeat it (IBA 9.9.3).
+/// Whether the peer's NAK was lost. A peer that refuses a request enters the error state and
+/// answers no more packets, so it cannot repeat the NAK (IBA 9.9.3).
 fn is_lost_answer(expected: &[CompletionStatus], found: CompletionStatus) -> bool {
     use CompletionStatus::{RemoteAccess, RemoteInvalidRequest, RemoteOperation, RetryExceeded};
     let refusals = [RemoteAccess, RemoteInvalidRequest, RemoteOperation];

@@ -1,12 +1,12 @@
-//! The suite that every adapter must pass: the contract, as programs.
+//! The test suite that every adapter must pass: the contract, as programs.
 //!
 //! A case is a short program over one or two devices. It creates queue pairs, posts, polls, and
 //! states the expected result, down to the status of each completion, the state of both queue pairs
 //! and the asynchronous events. Other completions or events fail it.
 //!
-//! The suite has no clock and no thread. It polls both devices in turn and calls [`Adapters::turn`]
-//! whenever nothing arrived, so the same cases run in virtual time, between threads' clocks and on
-//! hardware.
+//! The suite has no clock and no threads. It polls both devices in turn and calls
+//! [`Adapters::turn`] whenever nothing arrived, so the same cases run in virtual time, with
+//! adapters in other threads, and on hardware.
 //!
 //! Read in this order:
 //!
@@ -17,8 +17,8 @@
 //! 5. [`sabotage`]: broken devices, which prove that the cases detect faults;
 //! 6. [`end`]: a remote-controlled end of a connection, for tests between two machines.
 //!
-//! Why statuses are sometimes a choice: where IBA leaves one to the adapter, or adapters in the
-//! field are known to differ, a case accepts each answer by name and says why there.
+//! Why a case can accept several statuses: where IBA leaves the status to the adapter, or adapters
+//! are known to differ, the case lists each accepted status and a comment says why.
 #![forbid(unsafe_code)]
 
 pub mod adapters;
@@ -41,7 +41,7 @@ use pollux_verbs::device::Capabilities;
 /// Cases about one subject.
 #[derive(Debug)]
 pub struct Theme {
-    /// The first part of the names of its cases.
+    /// The first part of the full names of its cases.
     pub name: &'static str,
     /// In reading and running order.
     pub cases: &'static [Case],
@@ -51,7 +51,7 @@ pub struct Theme {
 pub struct Case {
     /// Unique within its theme.
     pub name: &'static str,
-    /// The clause of the specification, or of the contract, that it checks.
+    /// The clause of the specification, or of the contract, that the case checks.
     pub about: &'static str,
     /// The case is skipped on adapters without these.
     pub needs: &'static [Need],
@@ -85,14 +85,14 @@ pub enum Need {
     Drain,
     /// Automatic path migration.
     Migration,
-    /// Addresses are LIDs, so that a GRH is optional.
+    /// The link has LIDs, so that a GRH is optional.
     Subnet,
     /// A wire without loss, for transports that do not retransmit.
     Lossless,
 }
 
 impl Need {
-    /// The name of this need if the adapters do not meet it.
+    /// What is missing, if the adapters do not meet this need.
     fn missing(self, can: &Capabilities, lossy: bool) -> Option<&'static str> {
         let (has, what) = match self {
             Self::Uc => (can.uc, "no UC"),
@@ -128,7 +128,7 @@ pub fn run(factory: &mut dyn Factory, filter: &str, report: &mut dyn FnMut(&Repo
     summary
 }
 
-/// For callers that run several cases at a time.
+/// Runs one case, for callers that run several cases in parallel.
 pub fn run_case(factory: &mut dyn Factory, theme: &Theme, case: &Case) -> Report {
     let outcome = match attempt(factory, case) {
         Ok(()) => Outcome::Passed,

@@ -1,4 +1,4 @@
-//! Queue pairs for cases, and their parents.
+//! Queue pairs for cases, and the objects that they depend on.
 
 use super::adapters::Side;
 use super::buffer::{Buffer, UNTOUCHED};
@@ -13,17 +13,17 @@ use pollux_wire::packet::RnrTimer;
 use pollux_wire::psn::Psn;
 use pollux_wire::units::{Mtu, TimeCode};
 
-/// All rights of peers.
+/// All remote rights.
 pub const REMOTE: Access = Access::ALL.remote();
 
-/// The domain and the completion queues of queue pairs.
+/// The protection domain and the completion queues of queue pairs.
 #[derive(Clone, Copy, Debug)]
 pub struct Place {
     pub side: Side,
     pub pd: Pd,
     pub send_cq: Cq,
     pub recv_cq: Cq,
-    /// `None` for the queue pair's own queue.
+    /// `None` if each queue pair has its own receive queue.
     pub srq: Option<Srq>,
 }
 
@@ -67,8 +67,8 @@ pub struct PairSetup {
 }
 
 impl PairSetup {
-    /// The setup of most cases. A requester retries for 4 s: its peer may have to wait for a
-    /// processor.
+    /// The setup of most cases. A requester retries for 4 s, because the peer's thread may have to
+    /// wait for a processor.
     pub const fn new(qp_type: QpType) -> Self {
         Self {
             qp_type,
@@ -97,7 +97,7 @@ impl PairSetup {
 }
 
 impl Context<'_> {
-    /// A domain and two completion queues, which are polled from now on.
+    /// A protection domain and two completion queues, which the context polls from now on.
     pub fn place(&mut self, side: Side) -> Result<Place, Stop> {
         let room = self.limits().completions_max.min(256);
         let pd = self.device(side).create_pd()?;
@@ -106,14 +106,14 @@ impl Context<'_> {
         Ok(Place { side, pd, send_cq, recv_cq, srq: None })
     }
 
-    /// The same, with a shared receive queue.
+    /// As [`Self::place`], with a shared receive queue.
     pub fn place_with_srq(&mut self, side: Side, requests_max: u32) -> Result<Place, Stop> {
         let place = self.place(side)?;
         let srq = self.device(side).create_srq(place.pd, requests_max, 1)?;
         Ok(Place { srq: Some(srq), ..place })
     }
 
-    /// A completion queue that is polled from now on.
+    /// A completion queue, which the context polls from now on.
     pub fn cq(&mut self, side: Side, completions_max: u32) -> Result<Cq, Stop> {
         let cq = self.device(side).create_cq(completions_max)?;
         let owner = self.owner(side);
@@ -143,7 +143,7 @@ impl Context<'_> {
         }
     }
 
-    /// The queue pair is in RESET.
+    /// A queue pair in RESET.
     pub fn create(&mut self, place: &Place, setup: &PairSetup) -> Result<PairEnd, Stop> {
         let init = self.qp_init(place, setup);
         let qp = self.device(place.side).create_qp(&init)?;
@@ -151,7 +151,7 @@ impl Context<'_> {
         Ok(PairEnd { place: *place, qp, qpn, qp_type: setup.qp_type })
     }
 
-    /// The change to state `to` from the state before it, with all required attributes.
+    /// The change from the previous state to `to`, with all required attributes.
     pub fn change(
         &mut self,
         end: &PairEnd,
@@ -220,7 +220,7 @@ impl Context<'_> {
         }
     }
 
-    /// Takes `end` through INIT, RTR and RTS, up to `last`.
+    /// Changes `end` to INIT, RTR and RTS in turn, up to `last`.
     pub fn advance(
         &mut self,
         end: &PairEnd,
@@ -237,7 +237,7 @@ impl Context<'_> {
         Ok(())
     }
 
-    /// Takes two queue pairs to RTS, connected to each other.
+    /// Connects two queue pairs and changes both to RTS.
     pub fn connect(&mut self, a: &PairEnd, b: &PairEnd, setup: &PairSetup) -> Result<(), Stop> {
         self.advance(a, QpState::Rtr, b, setup)?;
         self.advance(b, QpState::Rtr, a, setup)?;
@@ -254,7 +254,7 @@ impl Context<'_> {
         self.pair_at(&places.0, &places.1, setup)
     }
 
-    /// The same at existing places.
+    /// As [`Self::pair`], at existing places.
     pub fn pair_at(
         &mut self,
         a: &Place,
@@ -267,7 +267,7 @@ impl Context<'_> {
         Ok((a, b))
     }
 
-    /// A pair as in most cases.
+    /// A pair with the default setup of this type.
     pub fn connected(&mut self, qp_type: QpType) -> Result<(PairEnd, PairEnd), Stop> {
         self.pair(&PairSetup::new(qp_type))
     }
@@ -279,7 +279,7 @@ impl Context<'_> {
         Ok(Destination { ah, qpn: to.qpn, qkey: PairSetup::UD.qkey })
     }
 
-    /// Registered memory in `place`'s domain, with [`UNTOUCHED`] bytes.
+    /// Registered memory in the protection domain of `place`, filled with [`UNTOUCHED`].
     pub fn buffer(&mut self, place: &Place, bytes: usize, access: Access) -> Result<Buffer, Stop> {
         let memory = self.memory(bytes.max(1))?;
         let blank = [UNTOUCHED; 4096];
@@ -292,7 +292,7 @@ impl Context<'_> {
         Ok(Buffer { memory, region })
     }
 
-    /// Memory to send from, with the pattern of `seed`.
+    /// Memory to send from, filled with the pattern of `seed`.
     pub fn source(&mut self, end: &PairEnd, bytes: usize, seed: u8) -> Result<Buffer, Stop> {
         let buffer = self.buffer(&end.place, bytes, Access::NONE)?;
         buffer.put(0, &super::buffer::pattern(seed, bytes));

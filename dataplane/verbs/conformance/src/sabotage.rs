@@ -1,7 +1,7 @@
 //! Broken devices: a wrapper around any device that adds one fault.
 //!
-//! [`SABOTAGES`] names the cases that must fail for each fault. The test of a backend checks that
-//! they do, with the device that passes without the fault.
+//! [`SABOTAGES`] lists, for each fault, cases that must fail. The test of a backend checks that
+//! they do, with a device that passes them without the fault.
 
 use super::adapters::{Adapters, Factory, Group, Side, WaitDecision};
 use pollux_mem::Memory;
@@ -24,7 +24,7 @@ use std::time::Duration;
 /// A fault of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// Of two completions in one poll, the later one is reported first.
+    /// The first two completions of a poll are swapped.
     SwapCompletions,
     /// Every fourth completion is lost.
     LoseCompletions,
@@ -50,7 +50,7 @@ pub enum Fault {
     IgnoreMigration,
 }
 
-/// Every fault, and the cases that fail with it.
+/// Every fault, and cases that fail with it.
 pub const SABOTAGES: &[(Fault, &[&str])] = &[
     (Fault::SwapCompletions, &["flush/receives-rc", "ordering/rc-messages-in-order"]),
     (Fault::LoseCompletions, &["flush/receives-rc", "ordering/full-queues-for-long"]),
@@ -85,7 +85,7 @@ pub const SABOTAGES: &[(Fault, &[&str])] = &[
     (Fault::IgnoreMigration, &["migration/traffic-arms-both-rc", "migration/a-dead-path-is-left"]),
 ];
 
-/// A factory that adds a fault to the devices of another one.
+/// A factory that adds a fault to the devices of another factory.
 pub struct SabotagedFactory<'a> {
     inner: &'a mut dyn Factory,
     fault: Fault,
@@ -166,14 +166,14 @@ impl Adapters for SabotagedAdapters {
     }
 }
 
-/// A device with a fault. It shares the adapters with its sibling, and borrows them for each verb.
+/// A device with a fault. Both sides share the adapters, and borrow them for each verb.
 struct Sabotaged {
     adapters: Shared,
     side: Side,
     fault: Fault,
     /// Registered regions, to corrupt received data.
     regions: BTreeMap<LKey, (Memory, MemoryRegion)>,
-    /// Posted receives by their IDs.
+    /// The first nonempty entry of each posted receive, by ID.
     receives: BTreeMap<u64, Sge>,
     completions: u64,
 }
@@ -191,7 +191,7 @@ impl Sabotaged {
         }
     }
 
-    /// Flips a bit of the first byte of a receive.
+    /// Flips a bit in the first byte of a receive.
     fn corrupt(&self, id: u64) {
         let Some(sge) = self.receives.get(&id) else { return };
         let Some((memory, region)) = self.regions.get(&sge.lkey) else { return };
@@ -364,7 +364,7 @@ impl Device for Sabotaged {
     }
 
     fn poll(&mut self, cq: Cq, completions: &mut [Completion]) -> Result<usize, VerbsError> {
-        // Half of the space, so that repeated completions fit.
+        // Polls for half of the space, so that repeated completions fit.
         let room = completions.len().div_ceil(2);
         let count = self.adapters().device(self.side).poll(cq, &mut completions[..room])?;
         let mut kept = 0;

@@ -6,7 +6,7 @@ use std::fmt;
 /// Why a case ended early.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Stop {
-    /// The adapters do not support its subject.
+    /// The adapters do not support the subject of the case.
     Skip(String),
     /// The adapters did not behave as expected; the text has the expected and the actual behavior.
     Fail(String),
@@ -35,7 +35,7 @@ pub enum Outcome {
 pub struct Report {
     /// `theme/name`.
     pub name: String,
-    /// The clause.
+    /// The clause that the case checks.
     pub about: &'static str,
     pub outcome: Outcome,
 }
@@ -81,7 +81,7 @@ pub(super) fn skip<T>(reason: impl Into<String>) -> Result<T, Stop> {
     Err(Stop::Skip(reason.into()))
 }
 
-/// Ends the case unless `found` is `expected`.
+/// Fails the case unless `found` is `expected`.
 pub(super) fn equal<T: PartialEq + fmt::Debug>(
     what: &str,
     found: T,
@@ -93,7 +93,7 @@ pub(super) fn equal<T: PartialEq + fmt::Debug>(
     fail(format!("{what}: expected {expected:?}, found {found:?}"))
 }
 
-/// Ends the case unless the verb refused, with an error that `fits`.
+/// Fails the case unless the verb refused, with an error for which `fits` is true.
 pub(super) fn refused<T: fmt::Debug>(
     what: &str,
     answer: Result<T, VerbsError>,
@@ -106,7 +106,7 @@ pub(super) fn refused<T: fmt::Debug>(
     }
 }
 
-/// Ends the case unless the verb reported that the object does not exist.
+/// Fails the case unless the verb reported that the object does not exist.
 pub(super) fn no_such<T: fmt::Debug>(
     what: &str,
     answer: Result<T, VerbsError>,
@@ -114,7 +114,7 @@ pub(super) fn no_such<T: fmt::Debug>(
     refused(what, answer, |error| matches!(error, VerbsError::NoSuch { .. }))
 }
 
-/// Ends the case unless the verb reported an invalid argument.
+/// Fails the case unless the verb reported an invalid argument.
 pub(super) fn invalid<T: fmt::Debug>(
     what: &str,
     answer: Result<T, VerbsError>,
@@ -122,12 +122,12 @@ pub(super) fn invalid<T: fmt::Debug>(
     refused(what, answer, |error| matches!(error, VerbsError::Invalid { .. }))
 }
 
-/// Ends the case unless the verb reported that the object is in use.
+/// Fails the case unless the verb reported that the object is in use.
 pub(super) fn busy<T: fmt::Debug>(what: &str, answer: Result<T, VerbsError>) -> Result<(), Stop> {
     refused(what, answer, |error| matches!(error, VerbsError::Busy { .. }))
 }
 
-/// Ends the case unless the verb reported a limit.
+/// Fails the case unless the verb reported a limit.
 pub(super) fn limited<T: fmt::Debug>(
     what: &str,
     answer: Result<T, VerbsError>,
@@ -135,7 +135,7 @@ pub(super) fn limited<T: fmt::Debug>(
     refused(what, answer, |error| matches!(error, VerbsError::Limit { .. }))
 }
 
-/// Ends the case unless the post was refused at request number `accepted` of its batch, for one of
+/// Fails the case unless the post accepted `accepted` requests and refused the next one for one of
 /// these reasons.
 pub(super) fn post_refused(
     what: &str,

@@ -1,4 +1,4 @@
-//! The RMPP receiver: joins the segments of a table and acknowledges them (IBA 13.6.6.3).
+//! The RMPP receiver: reassembles a table and acknowledges its segments (IBA 13.6.6.3).
 
 use super::{Mad, RESPONSE_TIME};
 use pollux_wire::mad::Method;
@@ -75,7 +75,7 @@ impl Reception {
     }
 }
 
-/// Checks what does not depend on earlier segments.
+/// Checks the fields that do not depend on earlier segments.
 fn check(rmpp: &RmppHeader) -> Result<(), RmppStatus> {
     if rmpp.version != RmppHeader::VERSION {
         return Err(RmppStatus::UNSUPPORTED_VERSION);
@@ -93,7 +93,7 @@ fn aborted(mad: &SaMad, status: RmppStatus) -> SegmentOutcome {
     SegmentOutcome::Aborted(status, reply(mad, RmppHeader::end(RmppType::ABORT, status)))
 }
 
-/// To the sender of a segment: the same method in the other direction.
+/// A MAD to the sender of `mad`: its headers, with the response bit of the method inverted.
 fn reply(mad: &SaMad, rmpp: RmppHeader) -> Mad {
     const RESPONSE: u8 = 0x80;
     let mut header = mad.header;

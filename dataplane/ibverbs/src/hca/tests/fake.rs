@@ -1,8 +1,8 @@
-//! A fake library: objects without an adapter, and functions that a test scripts, for behavior that
-//! no adapter shows on request.
+//! A fake library: objects without an adapter, and functions with scripted results, for behavior
+//! that a real adapter does not show on request.
 //!
-//! A completion is written as drivers write it: the fields that its status and opcode define
-//! (`ibv_poll_cq(3)`), and no others. A test chooses the content of the others.
+//! The fake writes a completion as drivers do: only the fields that its status and opcode define
+//! (`ibv_poll_cq(3)`). A test chooses the content of the other fields.
 
 use crate::hca::owned::Owned;
 use crate::hca::{AddressHandle, CompletionQueue, Fast, Hca, QueuePair};
@@ -20,9 +20,9 @@ use std::ptr;
 pub(super) struct Fake<T, S> {
     raw: T,
     pub(super) script: S,
-    /// The errnos of the next attempts to destroy it.
+    /// The errnos of the next attempts to destroy the object.
     pub(super) refusals: VecDeque<c_int>,
-    /// Attempts to destroy it.
+    /// Number of attempts to destroy the object.
     pub(super) ends: usize,
 }
 
@@ -33,20 +33,21 @@ impl<T, S> Fake<T, S> {
         let raw: T = unsafe { zeroed() };
         let fake = Self { raw, script, refusals: VecDeque::new(), ends: 0 };
         let raw: *mut Self = Box::into_raw(Box::new(fake));
-        // SAFETY: the object is live, and `end` is the end of such an object.
+        // SAFETY: the object is live, only this value destroys it, and `end` is written for a
+        // `Fake` of these types.
         unsafe { Owned::new(raw.cast(), end::<T, S>) }.expect("a box is somewhere")
     }
 
     /// # Safety
-    /// `raw` is an object made by this type's `object`, and nobody else has a reference to it.
+    /// `raw` must be from this type's `object`, and there must be no other reference to it.
     unsafe fn of<'a>(raw: *mut T) -> &'a mut Self {
-        // SAFETY: the caller's promise; the object lies at the beginning of its fake.
+        // SAFETY: by the caller's contract; `raw` is the first field of a `repr(C)` struct.
         unsafe { &mut *raw.cast::<Self>() }
     }
 }
 
 unsafe extern "C" fn end<T, S>(raw: *mut T) -> c_int {
-    // SAFETY: `Owned` was given this function with an object of this type.
+    // SAFETY: `object` passes this function to `Owned` with an object of this type.
     let fake = unsafe { Fake::<T, S>::of(raw) };
     fake.ends += 1;
     fake.refusals.pop_front().unwrap_or(0)
@@ -55,7 +56,7 @@ unsafe extern "C" fn end<T, S>(raw: *mut T) -> c_int {
 /// The content of fields that a driver does not write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Rest {
-    /// A pattern that shows if it is read.
+    /// A pattern that shows in the result if it is read.
     Garbage,
     /// Uninitialized memory, whose use valgrind reports.
     Unwritten,
@@ -82,7 +83,7 @@ pub(super) struct Wc {
     pub(super) from: Option<(u32, u16, u8, u8)>,
 }
 
-/// The library's structure, whose fields are not all public there.
+/// The layout of the library's structure, which has private fields.
 #[repr(C)]
 struct RawWc {
     wr_id: u64,
@@ -109,11 +110,11 @@ const _: () = {
 
 impl Wc {
     /// # Safety
-    /// There is room for a completion at `to`.
+    /// `to` must be valid for writing a completion.
     unsafe fn write(&self, to: *mut RawWc, rest: Rest) {
         let nothing = Box::<RawWc>::new_uninit();
-        // SAFETY: the caller's promise; bytes are copied whatever they are, and each field of a
-        // number may be written.
+        // SAFETY: by the caller's contract. The copy is of `MaybeUninit`, so the bytes may be
+        // uninitialized, and all fields are plain numbers.
         unsafe {
             match rest {
                 Rest::Garbage => ptr::write_bytes(to, 0xa5, 1),
@@ -148,14 +149,15 @@ impl Wc {
 }
 
 unsafe extern "C" fn poll_cq(cq: *mut ffi::ibv_cq, asked: c_int, to: *mut ffi::ibv_wc) -> c_int {
-    // SAFETY: the queue was made by `Library::cq`.
+    // SAFETY: the queue was made by `fake_cq`.
     let polls = unsafe { &mut Fake::<_, Polls>::of(cq).script };
     let Some(next) = polls.next.front_mut() else { return 0 };
     match next {
         Ok(completions) => {
             let count = completions.len().min(asked as usize);
             for (nth, completion) in completions.drain(..count).enumerate() {
-                // SAFETY: the caller has room for as many as it asks for.
+                // SAFETY: the caller has space for `asked` completions, and `count` is not above
+                // that.
                 unsafe { completion.write(to.cast::<RawWc>().add(nth), polls.rest) };
             }
             if completions.is_empty() {
@@ -176,7 +178,7 @@ unsafe extern "C" fn req_notify_cq(_: *mut ffi::ibv_cq, _: c_int) -> c_int {
 pub(super) struct Posts {
     /// Lists of requests, one for each call.
     pub(super) lists: Vec<Vec<Posted>>,
-    /// The request of this id is refused, with this answer.
+    /// The ID of a request to refuse, and the errno to return.
     pub(super) refused: Option<(u64, c_int)>,
 }
 
@@ -184,16 +186,16 @@ pub(super) struct Posts {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Posted {
     pub(super) id: u64,
-    /// The operation; 0 of a receive.
+    /// The opcode; 0 for a receive.
     pub(super) opcode: u32,
     /// The bytes of an inline request.
     pub(super) inline: Vec<u8>,
-    /// Address, bytes and key of its entries if it is not inline.
+    /// Address, length and key of each entry, if the request is not inline.
     pub(super) sges: Vec<(u64, u32, u32)>,
 }
 
 /// # Safety
-/// There are so many entries at `first`.
+/// There must be `count` live entries at `first`.
 unsafe fn entries<'a>(first: *const ffi::ibv_sge, count: c_int) -> &'a [ffi::ibv_sge] {
     if count == 0 {
         return &[];
@@ -206,7 +208,7 @@ unsafe fn entries<'a>(first: *const ffi::ibv_sge, count: c_int) -> &'a [ffi::ibv
 trait Request: Sized {
     fn next(&self) -> *mut Self;
     /// # Safety
-    /// What the request points to is live.
+    /// Everything that the request points to must be live.
     unsafe fn posted(&self) -> Posted;
 }
 
@@ -221,7 +223,7 @@ impl Request for ffi::ibv_send_wr {
         let is_inline = self.send_flags & ffi::ibv_send_flags::IBV_SEND_INLINE.0 != 0;
         let bytes = sges.iter().filter(|_| is_inline).flat_map(|sge| {
             let first = ptr::with_exposed_provenance::<u8>(sge.addr as usize);
-            // SAFETY: an entry of an inline request is an address of this process.
+            // SAFETY: an entry of an inline request has address and length of live memory.
             unsafe { std::slice::from_raw_parts(first, sge.length as usize) }.to_vec()
         });
         let inline = bytes.collect();
@@ -249,16 +251,16 @@ unsafe extern "C" fn post<R: Request>(
     first: *mut R,
     bad: *mut *mut R,
 ) -> c_int {
-    // SAFETY: the queue pair was made by `Library::qp`.
+    // SAFETY: the queue pair was made by `fake_qp`.
     let posts = unsafe { &mut Fake::<_, Posts>::of(qp).script };
     let (mut list, mut answer, mut at) = (Vec::new(), 0, first);
     while !at.is_null() {
-        // SAFETY: a list that is posted is live, and ends with null.
+        // SAFETY: a posted list is live, and ends with null.
         let posted = unsafe { (*at).posted() };
         if let Some((id, refusal)) = posts.refused
             && id == posted.id
         {
-            // SAFETY: the caller has a place for the bad request.
+            // SAFETY: the caller passes a valid pointer for the refused request.
             unsafe { *bad = at };
             answer = refusal;
             break;
@@ -279,7 +281,7 @@ unsafe extern "C" fn post_srq(
     0
 }
 
-/// A device of this library. Its objects are put into its tables here, and destroyed by verbs.
+/// A device of this library. Tests add objects with the methods below, and destroy them by verbs.
 pub(super) fn device() -> Hca {
     let count = 1000;
     let limits = Limits {
@@ -317,7 +319,7 @@ pub(super) fn device() -> Hca {
 }
 
 impl Hca {
-    /// A completion queue that completes so.
+    /// A completion queue with these results of polls.
     pub(super) fn fake_cq(&mut self, rest: Rest, polls: Vec<Result<Vec<Wc>, c_int>>) -> Cq {
         let object = Fake::object(Polls { rest, next: polls.into() });
         let queue = CompletionQueue { object, qps: 0, datagram_qps: Vec::new() };
@@ -357,7 +359,7 @@ impl Hca {
         Qp(number)
     }
 
-    /// Requests posted to a queue pair so far.
+    /// The requests posted to a queue pair so far.
     pub(super) fn posts(&mut self, qp: Qp) -> &mut Posts {
         let raw = self.qps.get(qp.0).expect("it is live").object.raw();
         // SAFETY: the queue pair was made by `fake_qp`; a device is used by one thread at a time.
@@ -368,7 +370,8 @@ impl Hca {
 /// The fake of an object.
 ///
 /// # Safety
-/// The object was made by this file with a script of type `S`.
+/// The object must be made by this file with a script of type `S`, and there must be no other
+/// reference to it.
 pub(super) unsafe fn fake_of<'a, T, S>(object: &Owned<T>) -> &'a mut Fake<T, S> {
     // SAFETY: the caller's promise.
     unsafe { Fake::of(object.raw()) }

@@ -18,26 +18,26 @@ use rustix::io::Errno;
 const RC: Qpn = Qpn(0x11);
 const UD: Qpn = Qpn(0x22);
 
-/// A completion that went well.
+/// A successful completion, as written by the driver.
 fn good(opcode: u32, qpn: Qpn) -> Wc {
     let (status, qp_num) = (status::IBV_WC_SUCCESS, qpn.0);
     Wc { wr_id: 7, status, qp_num, opcode: Some(opcode), ..Wc::default() }
 }
 
-/// What comes out of that.
+/// The translation of [`good`], without fields of the opcode.
 fn expected(kind: CompletionKind, qpn: Qpn) -> Completion {
     let status = CompletionStatus::Success;
     Completion { id: 7, status, kind, qpn, ..Completion::NOTHING }
 }
 
-/// Completions with as many fields as drivers write, and what they say.
+/// Completions with the fields that drivers write, and their translations.
 fn cases() -> Vec<(Wc, Completion)> {
     use CompletionKind as kind;
     let flag = |flag: ffi::ibv_wc_flags| Some(flag.0);
     let mut cases = vec![
         (good(code::IBV_WC_SEND, RC), expected(kind::Send, RC)),
         (good(code::IBV_WC_SEND, UD), expected(kind::Send, UD)),
-        // mlx5 sets the flag in the completion of the request itself, and no data.
+        // mlx5 sets this flag in the completion of the requester, without data.
         (
             Wc { wc_flags: flag(flags::IBV_WC_WITH_IMM), ..good(code::IBV_WC_RDMA_WRITE, RC) },
             expected(kind::Write, RC),
@@ -99,14 +99,14 @@ fn check_cases(rest: Rest) {
     }
 }
 
-/// Guards against garbage of the stack that passes for a length, for data or for a sender: drivers
-/// write of a completion only what its status and opcode define.
+/// Guards against reading garbage as length, data or source: drivers write only the fields of a
+/// completion that its status and opcode define.
 #[test]
 fn only_defined_fields_of_a_completion_are_read() {
     check_cases(Rest::Garbage);
 }
 
-/// The same for valgrind (`scripts/check memcheck`), which sees memory without a value being used.
+/// As above, for valgrind (`scripts/check memcheck`), which detects uses of uninitialized memory.
 #[test]
 fn of_a_completion_nothing_is_read_that_was_never_written() {
     check_cases(Rest::Unwritten);
@@ -135,7 +135,7 @@ fn completions_before_a_broken_poll_are_not_lost() {
     let cq = hca.fake_cq(Rest::Garbage, vec![Ok(completions), Err(-1)]);
     let mut out = [Completion::NOTHING; 40];
     assert_eq!(hca.poll(cq, &mut out).unwrap(), 32);
-    // The system does not list this device, so it must have been unplugged.
+    // The system does not list the fake device, so the error is as for an unplugged one.
     assert_eq!(hca.poll(cq, &mut out), Err(VerbsError::Gone));
 }
 
@@ -190,13 +190,13 @@ fn a_refused_send_reports_the_number_of_posted_ones() {
         let op = SendOp::Datagram(to);
         SendRequest { id, op, flags: SendFlags::SIGNALED, data }
     };
-    // By us: the ninth byte has no room inline.
+    // Refused by the device: nine bytes exceed the inline limit.
     let mut batch: Vec<_> = (0..40).map(|id| request(id, Data::Inline(b"12345678"))).collect();
     batch[35].data = Data::Inline(b"123456789");
     let error = hca.post_send(qp, &batch).unwrap_err();
     assert_eq!((error.accepted, error.refusal), (35, PostRefusal::InlineTooLong));
     assert_eq!(hca.posts(qp).lists.iter().map(Vec::len).collect::<Vec<_>>(), [32, 3]);
-    // By the library: its queue is full.
+    // Refused by the library: its queue is full.
     let batch: Vec<_> = (40..80).map(|id| request(id, Data::EMPTY)).collect();
     hca.posts(qp).refused = Some((74, Errno::NOMEM.raw_os_error()));
     let error = hca.post_send(qp, &batch).unwrap_err();
@@ -227,7 +227,7 @@ fn receives_of_any_number_arrive_in_lists_that_end() {
     assert_eq!(hca.posts(qp).lists.iter().map(Vec::len).collect::<Vec<_>>(), [32, 1]);
 }
 
-/// Guards against an object that the library still has without a handle, and against one that is
+/// Guards against an object of the library that has lost its handle, and against one that is
 /// destroyed twice.
 #[test]
 fn a_failed_destroy_can_be_repeated() {
@@ -241,7 +241,7 @@ fn a_failed_destroy_can_be_repeated() {
     let is_none = |result| matches!(result, Err(VerbsError::NoSuch { .. }));
     macro_rules! ends_at_the_second_try {
         ($destroy:ident($handle:ident), $object:expr, $script:ty) => {{
-            // SAFETY: the object is one of `fake`, with this script, and is never freed.
+            // SAFETY: the object was made by `fake` with this script, and is never freed.
             let fake = unsafe { fake_of::<_, $script>($object) };
             fake.refusals.push_back(BUSY);
             assert!(is_busy(hca.$destroy($handle)));

@@ -1,4 +1,4 @@
-//! Compare-and-swap and fetch-and-add (IBA 9.4.5). Numbers are in the responder's own byte order.
+//! Compare-and-swap and fetch-and-add (IBA 9.4.5). Numbers are in the responder's byte order.
 
 use super::prelude::*;
 
@@ -26,7 +26,8 @@ pub const CASES: &[Case] = &[
 
 const ATOMICS: &[Need] = &[Need::Atomics];
 
-/// Carries out an operation on memory that holds `before`, and expects `after` there.
+/// Executes an operation on memory that contains `before`, and expects `before` as the answer and
+/// `after` in memory.
 fn operate(
     cx: &mut Context<'_>,
     before: u64,
@@ -70,7 +71,7 @@ fn many_in_a_row(cx: &mut Context<'_>) -> Result<(), Stop> {
     let target = cx.shared(&b, 8)?;
     target.put_u64(0, 0);
     let sink = cx.sink(&a, 16 * 8)?;
-    // More than the responder holds at a time, so that the requester has to queue them.
+    // More than the responder's resources, so the requester has to queue them.
     for nth in 0..16 {
         let add = SendOp::FetchAdd { remote: target.remote(0), add: 3 };
         cx.post(&a, request(nth as u64, add, &[sink.sge(8 * nth, 8)]))?;
@@ -137,7 +138,7 @@ fn not_on_eight(cx: &mut Context<'_>, swap: bool) -> Result<(), Stop> {
     cx.in_state(&b, QpState::Err)?;
     target.is_untouched(0, 64)?;
     sink.is_untouched(0, 8)?;
-    // The event corresponds to the status.
+    // The kind of event, if any, depends on the status.
     cx.tolerate(b.side(), &[AsyncEvent::QpRequestError(b.qp), AsyncEvent::QpAccessError(b.qp)])
 }
 

@@ -32,7 +32,7 @@ fn one_queue_for_many(cx: &mut Context<'_>) -> Result<(), Stop> {
         cx.recv(b, id as u64, &[sink.sge(0, 8)])?;
         cx.post(a, request(id as u64, SendOp::Send, &[source.sge(0, 8)]))?;
     }
-    // In any order, but each once, and with its own queue pair's number.
+    // The order is open, but each receive completes once, with the QPN of its queue pair.
     let mut found = Vec::new();
     for _ in 0..8 {
         let sent = cx.next(Side::A, places.0.send_cq)?;
@@ -67,7 +67,8 @@ fn one_at_a_time(cx: &mut Context<'_>) -> Result<(), Stop> {
         cx.recv(&b, id, &[])?;
     }
     cx.go(&b, QpState::Err)?;
-    // Adapters flush asynchronously; the end of the case would detect a fifth.
+    // Adapters flush asynchronously. The check at the end of the case would detect a fifth
+    // completion.
     let mut found = Vec::new();
     while found.len() < 4 {
         let mut room = [Completion::NOTHING; 1];
@@ -87,7 +88,7 @@ fn overflow(cx: &mut Context<'_>) -> Result<(), Stop> {
     let requests_max = cx.limits().requests_max.min(4096);
     let b = cx.create(&place, &PairSetup { requests_max, ..PairSetup::RC })?;
     cx.advance(&b, QpState::Init, &b, &PairSetup::RC)?;
-    // Adapters round the length up; this many receives exceed it.
+    // Adapters round the length of a completion queue up; a full receive queue exceeds it.
     let mut posted = 0;
     let one = [RecvRequest { id: 1, sges: &[] }];
     while posted < 4096 && cx.device(Side::B).post_recv(b.qp, &one).is_ok() {
@@ -100,10 +101,10 @@ fn overflow(cx: &mut Context<'_>) -> Result<(), Stop> {
     let times = cx.events.iter().filter(|event| **event == lost).count();
     if times > 0 {
         equal("times that the queue was told to be lost", times, 1)?;
-        // Adapters may also report the failure of the overrun queue's queue pairs.
+        // Adapters may also report a failure of the queue pairs that use the overrun queue.
         return cx.tolerate(Side::B, &[AsyncEvent::CqError(small), AsyncEvent::QpFatal(b.qp)]);
     }
-    // No overflow: then every completion has to be there.
+    // Without an overflow, every completion must be present.
     let mut found = 0;
     let mut room = [Completion::NOTHING; 16];
     for _ in 0..=posted {

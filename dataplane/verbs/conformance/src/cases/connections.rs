@@ -1,5 +1,5 @@
-//! Attributes of connections, and whether they take effect (IBA 9.7.1, 9.7.7, 9.4.4.1): sequence
-//! numbers that wrap, packet sizes, and the number of outstanding reads.
+//! The effect of a connection's attributes (IBA 9.7.1, 9.7.7, 9.4.4.1): PSNs that wrap, packet
+//! sizes, and the number of outstanding reads.
 
 use super::prelude::*;
 use pollux_wire::units::Mtu;
@@ -54,14 +54,14 @@ pub const CASES: &[Case] = &[
 
 const UC: &[Need] = &[Need::Uc, Need::Lossless];
 
-/// Several packets, and a part of one.
+/// The length of a message of several packets, with a short last packet at every MTU.
 const BYTES: usize = 10_001;
 
 fn wrapping(qp_type: QpType) -> PairSetup {
     PairSetup { psn_a: 0xff_fffe, psn_b: 0xff_ffff, ..PairSetup::new(qp_type) }
 }
 
-/// A pair of this setup, if the ports support its MTU.
+/// A pair with this setup; skips the case if a port does not support the MTU.
 fn pair(cx: &mut Context<'_>, setup: &PairSetup) -> Result<(PairEnd, PairEnd), Stop> {
     let max = cx.mtu()?;
     match setup.path_mtu {
@@ -119,7 +119,7 @@ fn many_reads(cx: &mut Context<'_>, initiator_depth: u8) -> Result<(), Stop> {
     let target = cx.shared(&b, 16 * 3000)?;
     target.put(0, &pattern(193, 16 * 3000));
     let sink = cx.sink(&a, 16 * 3000)?;
-    // More than may be outstanding: the others wait, and none is lost.
+    // More reads than may be outstanding: the adapter queues the others.
     for nth in 0..16 {
         let op = SendOp::Read(target.remote(3000 * nth));
         cx.post(&a, request(nth as u64, op, &[sink.sge(3000 * nth, 3000)]))?;
@@ -137,9 +137,9 @@ fn depth_zero(cx: &mut Context<'_>) -> Result<(), Stop> {
     let op = SendOp::Read(target.remote(0));
     let answer = cx.device(Side::A).post_send(a.qp, &[request(1, op, &[sink.sge(0, 8)])]);
     match answer {
-        // Known when it is posted ...
+        // The post refuses the request ...
         Err(_) => post_refused("a read", answer, 0, &[PostRefusal::BadOperation]),
-        // ... or when the adapter executes it.
+        // ... or the request fails when the adapter executes it.
         Ok(()) => cx.breaks(&a, Queue::Send, 1, &[LocalQpOperation]),
     }
 }
@@ -154,15 +154,16 @@ fn more_than_the_responder(cx: &mut Context<'_>) -> Result<(), Stop> {
         let op = SendOp::Read(target.remote(3000 * nth));
         cx.post(&a, request(nth as u64, op, &[sink.sge(3000 * nth, 3000)]))?;
     }
-    // The peer exceeds its declared depth. A responder may refuse that, or be fast enough to serve
-    // it; served reads are right, and requests after the first refusal are flushed.
+    // The requester exceeds the responder's resources. A responder may refuse that, or be fast
+    // enough to serve the reads. Served reads return the right data, and requests after the first
+    // refusal are flushed.
     for nth in 0..4 {
         let ends = [Success, RemoteInvalidRequest];
         let found = cx.ended(&a, Queue::Send, nth as u64, &ends)?;
         if found.status != Success {
             cx.flushed(&a, Queue::Send, nth as u64 + 1..4)?;
-            // A responder with resources for one read cannot repeat an earlier one whose answer was
-            // lost: it does not answer, and the requester's retries are exceeded.
+            // A responder with resources for one read cannot repeat an earlier read after its
+            // answer was lost. It does not answer, and the requester exceeds its retries.
             if found.status == RemoteInvalidRequest {
                 cx.in_state(&b, QpState::Err)?;
             }
@@ -180,7 +181,7 @@ fn no_responder_resources(cx: &mut Context<'_>) -> Result<(), Stop> {
     cx.post(&a, request(1, SendOp::Read(target.remote(0)), &[sink.sge(0, 8)]))?;
     let found = cx.ended(&a, Queue::Send, 1, &[RemoteInvalidRequest, Success])?;
     if found.status == Success {
-        // Adapters round the number up; then the read has to be right.
+        // An adapter may round the number up. Then the read must return the right data.
         return same(&target, 0, &sink, 0, 8);
     }
     cx.in_state(&a, QpState::Err)?;
@@ -192,7 +193,7 @@ fn uc_wrong_first_psn(cx: &mut Context<'_>) -> Result<(), Stop> {
     let (place_a, place_b) = (cx.place(Side::A)?, cx.place(Side::B)?);
     let a = cx.create(&place_a, &PairSetup::UC)?;
     let b = cx.create(&place_b, &PairSetup::UC)?;
-    // B expects another first PSN: as after lost messages, from which UC recovers.
+    // B expects a different first PSN, as after lost messages. UC recovers from that.
     let expects = PairSetup { psn_a: PairSetup::UC.psn_a - 1000, ..PairSetup::UC };
     cx.advance(&a, QpState::Rts, &b, &PairSetup::UC)?;
     cx.advance(&b, QpState::Rts, &a, &expects)?;
@@ -217,7 +218,7 @@ fn with_a_grh(cx: &mut Context<'_>) -> Result<(), Stop> {
     cx.exchange(&b, &a, BYTES)
 }
 
-/// A pair whose ends have different path MTUs.
+/// A pair of queue pairs with different path MTUs.
 fn mtus_differ(cx: &mut Context<'_>, qp_type: QpType) -> Result<(PairEnd, PairEnd), Stop> {
     let (place_a, place_b) = (cx.place(Side::A)?, cx.place(Side::B)?);
     let of = |mtu| PairSetup { path_mtu: Some(mtu), ..PairSetup::new(qp_type) };
@@ -225,7 +226,7 @@ fn mtus_differ(cx: &mut Context<'_>, qp_type: QpType) -> Result<(PairEnd, PairEn
     let (a, b) = (cx.create(&place_a, &large)?, cx.create(&place_b, &small)?);
     cx.advance(&b, QpState::Rts, &a, &small)?;
     cx.advance(&a, QpState::Rts, &b, &large)?;
-    // A message of one packet at both ends does not show the difference.
+    // The difference has no effect on a message of one packet.
     cx.exchange(&a, &b, 256)?;
     Ok((a, b))
 }

@@ -1,5 +1,4 @@
-//! Datagrams (IBA 9.8.3, 10.2.4.2, 9.6.1.4): their source, their header, and the keys that a
-//! receiver requires.
+//! Datagrams (IBA 9.8.3, 10.2.4.2, 9.6.1.4): reported source, GRH in the buffer, and Q_Keys.
 
 use super::prelude::*;
 use pollux_wire::address::Gid;
@@ -28,7 +27,7 @@ pub const CASES: &[Case] = &[
 const UD: &[Need] = &[Need::Lossless];
 const SUBNET: &[Need] = &[Need::Lossless, Need::Subnet];
 
-/// Sends eight bytes, which have to arrive as receive `id`.
+/// Sends eight bytes, and expects them in receive `id`.
 fn arrives(
     cx: &mut Context<'_>,
     a: &PairEnd,
@@ -45,7 +44,7 @@ fn arrives(
     Ok((found, sink))
 }
 
-/// Sends a datagram that must not arrive; the next valid one has to use the receive.
+/// Sends a datagram to `bad` that must not arrive, then one to `good` that must use the receive.
 fn is_dropped(
     cx: &mut Context<'_>,
     a: &PairEnd,
@@ -71,7 +70,7 @@ fn no_grh(cx: &mut Context<'_>) -> Result<(), Stop> {
     let to = cx.destination(&a, &b)?;
     let (found, sink) = arrives(cx, &a, &b, to, 1)?;
     equal("a GRH", found.from.map(|from| from.has_grh), Some(false))?;
-    // The contract is stricter than IBA, which leaves these bytes open.
+    // The contract is stricter than IBA, which leaves the content of these bytes undefined.
     sink.is_untouched(0, Grh::LEN)
 }
 
@@ -97,7 +96,7 @@ fn with_grh(cx: &mut Context<'_>) -> Result<(), Stop> {
         gid.0.copy_from_slice(&bytes[at..at + 16]);
         gid
     };
-    // On RoCE v2 over IPv4 there is an IPv4 header in the last 20 bytes instead.
+    // On RoCEv2 over IPv4 the last 20 of the 40 bytes are an IPv4 header instead.
     if cx.device(Side::A).attributes().can.subnet {
         equal("version and traffic class", &bytes[..2], &[0x66, 0x71][..])?;
         equal("flow label", &bytes[2..4], &[0x23, 0x45][..])?;
@@ -212,7 +211,7 @@ fn ah_of_another_domain(cx: &mut Context<'_>) -> Result<(), Stop> {
             post_refused("a datagram", Err(error), 0, &[PostRefusal::BadOperation])?;
             cx.still_in(&a, QpState::Rts)
         }
-        // Hardware detects it when it sends.
+        // Hardware detects the error when it executes the request.
         Ok(()) => {
             cx.ended(&a, Queue::Send, 1, &[LocalQpOperation, LocalProtection])?;
             cx.in_state(&a, QpState::Sqe)
@@ -227,7 +226,7 @@ fn qkey_mismatch(cx: &mut Context<'_>) -> Result<(), Stop> {
     is_dropped(cx, &a, &b, bad, good)
 }
 
-/// A key with the high bit set selects the sender's own key.
+/// A Q_Key with the high bit set: the adapter sends the queue pair's own Q_Key instead.
 const OWN: QKey = QKey(0x8000_0000);
 
 fn high_bit_sends_own(cx: &mut Context<'_>) -> Result<(), Stop> {
@@ -236,7 +235,7 @@ fn high_bit_sends_own(cx: &mut Context<'_>) -> Result<(), Stop> {
     arrives(cx, &a, &b, Destination { qkey: OWN, ..to }, 1).map(drop)
 }
 
-/// A pair whose ends have different keys.
+/// A pair of queue pairs with these Q_Keys.
 fn pair_of_keys(cx: &mut Context<'_>, a: QKey, b: QKey) -> Result<(PairEnd, PairEnd), Stop> {
     let (place_a, place_b) = (cx.place(Side::A)?, cx.place(Side::B)?);
     let (setup_a, setup_b) =
@@ -249,7 +248,7 @@ fn pair_of_keys(cx: &mut Context<'_>, a: QKey, b: QKey) -> Result<(PairEnd, Pair
 }
 
 fn high_bit_is_never_sent(cx: &mut Context<'_>) -> Result<(), Stop> {
-    // B has a privileged key, A an ordinary one: naming B's in the request must not help A.
+    // B has a privileged Q_Key, A does not. A request of A with B's Q_Key must not reach B.
     let privileged = QKey(0x8765_4321);
     let (a, b) = pair_of_keys(cx, PairSetup::UD.qkey, privileged)?;
     let to = cx.destination(&a, &b)?;
@@ -265,7 +264,8 @@ fn high_bit_is_never_sent(cx: &mut Context<'_>) -> Result<(), Stop> {
 }
 
 fn high_bit_of_own(cx: &mut Context<'_>) -> Result<(), Stop> {
-    // Two that have the same privileged key reach each other by naming any privileged key.
+    // Queue pairs with the same privileged Q_Key reach each other; any privileged Q_Key in the
+    // request selects it.
     let privileged = QKey(0x8765_4321);
     let (a, b) = pair_of_keys(cx, privileged, privileged)?;
     let to = cx.destination(&a, &b)?;

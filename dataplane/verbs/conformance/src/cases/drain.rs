@@ -1,5 +1,5 @@
-//! Draining the send queue (IBA 10.3.1.5): SQD finishes requests that have begun and begins no
-//! others; RTS continues.
+//! Draining the send queue (IBA 10.3.1.5): in SQD, the adapter finishes requests that it has begun
+//! and begins no others. It continues after the change to RTS.
 
 use super::prelude::*;
 
@@ -52,8 +52,8 @@ fn event_after_the_last(cx: &mut Context<'_>) -> Result<(), Stop> {
     }
     drain(cx, &a, true)?;
     cx.event(Side::A, AsyncEvent::SendQueueDrained(a.qp))?;
-    // The number of requests that had begun is open. Those are done, and the others are untouched
-    // until RTS.
+    // The number of requests that had begun is open. These are done; the adapter executes the
+    // others after the change to RTS.
     cx.settle()?;
     cx.go(&a, QpState::Rts)?;
     for id in 0..4 {
@@ -100,7 +100,7 @@ fn attributes_change(cx: &mut Context<'_>) -> Result<(), Stop> {
     equal("rnr_retry", found.rnr_retry, Some(Retries::NONE))?;
     cx.go(&a, QpState::Rts)?;
     cx.exchange(&a, &b, 64)?;
-    // No request is posted or retried.
+    // B has no receive posted, so the request fails without a retry.
     cx.post(&a, request(1, SendOp::Send, &[]))?;
     cx.breaks(&a, Queue::Send, 1, &[RnrRetryExceeded])
 }

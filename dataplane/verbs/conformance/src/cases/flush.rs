@@ -1,5 +1,5 @@
-//! The error state and its effect on requests (IBA 10.3.1.8, 10.7.3.1): each completes once, in
-//! order, flushed; and transitions without completions.
+//! The effect of the error state on requests (IBA 10.3.1.8, 10.7.3.1): each completes once, in
+//! order, as flushed. Also reset and destruction, after which requests do not complete.
 
 use super::prelude::*;
 use pollux_wire::units::TimeCode;
@@ -37,7 +37,7 @@ fn receives(cx: &mut Context<'_>, qp_type: QpType) -> Result<(), Stop> {
     cx.flushed(&b, Queue::Recv, 0..16)
 }
 
-/// A pair whose B does not answer, so that requests of A stay outstanding.
+/// A pair in which B does not answer, so that requests of A stay outstanding.
 fn unanswered(cx: &mut Context<'_>) -> Result<(PairEnd, PairEnd), Stop> {
     let (a, b) = cx.pair(&PairSetup { timeout: TimeCode(20), ..PairSetup::RC })?;
     cx.go(&b, QpState::Reset)?;
@@ -48,7 +48,7 @@ fn sends_under_way(cx: &mut Context<'_>) -> Result<(), Stop> {
     let (a, _) = unanswered(cx)?;
     let source = cx.source(&a, 8, 121)?;
     for id in 0..8 {
-        // Unsignaled requests complete as well when they are flushed.
+        // Flushed requests complete even if they are unsignaled.
         let make = if id % 2 == 0 { request } else { silent };
         cx.post(&a, make(id, SendOp::Send, &[source.sge(0, 8)]))?;
     }
@@ -93,7 +93,7 @@ fn receives_behind_a_failed_send(cx: &mut Context<'_>) -> Result<(), Stop> {
     let wrong = Sge { lkey: LKey(!sink.region.lkey.0), ..sink.sge(0, 8) };
     cx.post(&a, request(9, SendOp::Send, &[wrong]))?;
     cx.breaks(&a, Queue::Send, 9, &[LocalProtection])?;
-    // A queue pair has one state: the receives are flushed as well.
+    // The whole queue pair is in the error state, so the receives are flushed too.
     cx.flushed(&a, Queue::Recv, 0..4)
 }
 
@@ -152,7 +152,7 @@ fn reset_and_again(cx: &mut Context<'_>, qp_type: QpType) -> Result<(), Stop> {
     for end in [&a, &b] {
         cx.go(end, QpState::Reset)?;
     }
-    // Other PSNs than before: no state of the first connection may be left.
+    // The PSNs differ, to show that no state of the first connection is left.
     let setup = PairSetup { psn_a: 0x777, psn_b: 0x888, ..PairSetup::new(qp_type) };
     cx.connect(&a, &b, &setup)?;
     cx.exchange(&a, &b, 5000)
@@ -178,7 +178,8 @@ fn destroy_under_fire(cx: &mut Context<'_>) -> Result<(), Stop> {
     cx.recv(&b, 1, &[sink.sge(0, 1 << 18)])?;
     cx.post(&a, request(2, SendOp::Send, &[source.sge(0, 1 << 18)]))?;
     cx.device(Side::B).destroy_qp(b.qp)?;
-    // The message may have arrived in time. Then B's completion is there, or it was removed.
+    // The message may have arrived before B was destroyed. Then B's completion can be polled, or
+    // was removed.
     let found = cx.next(Side::A, a.place.send_cq)?;
     equal("the request that ended", found.id, 2)?;
     match found.status {

@@ -1,4 +1,5 @@
-//! Handles (contract: `memory`): good until they are given back, and not given back while in use.
+//! Handles (contract: `memory`): valid until the object is destroyed, which fails while the object
+//! is in use.
 
 use super::prelude::*;
 
@@ -185,7 +186,7 @@ fn everything_ends_in_order(cx: &mut Context<'_>) -> Result<(), Stop> {
         cx.device(Side::A).destroy_cq(cq)?;
     }
     cx.device(Side::A).deregister(extra.region.lkey)?;
-    // The exchange has left a region there.
+    // The exchange has registered a region in the domain.
     busy("a domain with a region", cx.device(Side::A).destroy_pd(a.place.pd))
 }
 
@@ -194,8 +195,7 @@ fn srq_of_another_pd(cx: &mut Context<'_>) -> Result<(), Stop> {
     let other = cx.device(Side::A).create_pd()?;
     let srq = cx.device(Side::A).create_srq(other, 4, 1)?;
     let end = cx.create(&Place { srq: Some(srq), ..place }, &PairSetup::RC)?;
-    // IBA lets the two domains differ; the shared queue's is the one that its receives are checked
-    // against.
+    // IBA permits different domains; receives are checked against the domain of the shared queue.
     cx.device(Side::A).destroy_qp(end.qp)?;
     Ok(cx.device(Side::A).destroy_srq(srq)?)
 }

@@ -1,4 +1,4 @@
-//! Inline bytes: copied by the post itself, so their memory is the caller's again at once.
+//! Inline bytes: the post copies them, so the caller can reuse their memory at once.
 
 use super::prelude::*;
 
@@ -16,7 +16,7 @@ pub const CASES: &[Case] = &[
     Case::new("not-for-atomics", "contract: Data", &[Need::Atomics], not_for_atomics),
 ];
 
-/// A pair that supports inline data, and its limit; skips the case if there is none.
+/// A pair that supports inline data, and its limit in bytes; skips the case if there is none.
 fn inline_pair(cx: &mut Context<'_>, qp_type: QpType) -> Result<(PairEnd, PairEnd, usize), Stop> {
     let max = cx.limits().inline_bytes_max;
     if max == 0 {
@@ -45,8 +45,8 @@ fn over_the_limit(cx: &mut Context<'_>) -> Result<(), Stop> {
 
 fn over_a_lower_limit(cx: &mut Context<'_>) -> Result<(), Stop> {
     let (a, b) = cx.pair(&PairSetup { inline_bytes_max: 8, ..PairSetup::RC })?;
-    // An adapter may provide more than requested without reporting it: only a length that none of
-    // its queue pairs can have must be refused.
+    // An adapter may provide a higher limit than requested, without reporting it. So only a length
+    // above the adapter's own limit must be refused.
     let max = cx.limits().inline_bytes_max as usize;
     too_long(cx, &a, max + 1)?;
     cx.exchange(&a, &b, 8)

@@ -1,4 +1,4 @@
-//! Messages that do not fit (IBA 9.7.4.1.6, 9.7.6.3.1, 9.8.2.2.4, 9.8.3.2).
+//! Messages that do not fit into their receive (IBA 9.7.4.1.6, 9.7.6.3.1, 9.8.2.2.4, 9.8.3.2).
 
 use super::prelude::*;
 
@@ -30,7 +30,7 @@ fn rc_too_short(cx: &mut Context<'_>, bytes: usize, room: usize) -> Result<(), S
     cx.flushed(&a, Queue::Send, [4])?;
     cx.breaks(&b, Queue::Recv, 1, &[LocalLength])?;
     cx.flushed(&b, Queue::Recv, [2])?;
-    // No event: those report errors without a completion (IBA 10.10.2.3).
+    // No event is raised: events report only errors without a completion (IBA 10.10.2.3).
     sink.is_untouched(room, 1)
 }
 
@@ -56,9 +56,9 @@ fn write_imm_needs_no_room(cx: &mut Context<'_>) -> Result<(), Stop> {
     same(&source, 0, &target, 0, 5000)
 }
 
-/// A message that did not fit into receive 1, without an error for the sender. IBA has a length
-/// error that completes the receive; adapters in the field also drop the message and use the
-/// receive for the next one. The completion shows which.
+/// Sends `short`, which does not fit into receive 1, and then an empty message; the sender gets no
+/// error. By IBA, receive 1 completes with a length error. Some adapters drop the message instead
+/// and use receive 1 for the next one.
 fn unreliable_too_short(
     cx: &mut Context<'_>,
     a: &PairEnd,
@@ -74,7 +74,7 @@ fn unreliable_too_short(
     match found.status {
         Success => equal("bytes of the message that fits", found.bytes as usize, grh)?,
         LocalLength => {
-            // Then the queue pair has failed, or continues with the next receive.
+            // The queue pair has failed, or continues with the next receive.
             cx.settle()?;
             let (state, _) = cx.device(b.side()).query_qp(b.qp)?;
             let second = if state == QpState::Err { Flushed } else { Success };
@@ -117,7 +117,7 @@ fn ud_no_grh_room(cx: &mut Context<'_>) -> Result<(), Stop> {
     let to = cx.destination(&a, &b)?;
     let source = cx.source(&a, 64, 96)?;
     let sink = cx.sink(&b, 256)?;
-    // Space for the message, but not for the 40 bytes before it, which always count.
+    // The receive has space for the message, but not for the 40 bytes in front of it.
     cx.recv(&b, 1, &[sink.sge(0, 64)])?;
     cx.recv(&b, 2, &[sink.sge(128, 64)])?;
     let sges = [source.sge(0, 64)];
@@ -136,7 +136,7 @@ fn ud_too_long(cx: &mut Context<'_>) -> Result<(), Stop> {
     let answer = cx.device(Side::A).post_send(a.qp, &[request(2, SendOp::Datagram(to), &sges)]);
     match answer {
         Err(_) => post_refused("a long datagram", answer, 0, &[PostRefusal::TooLong])?,
-        // Hardware fails it; IBA C10-93.1.1 lets it also be done without sending anything.
+        // Hardware fails the request. By IBA C10-93.1.1 it can also succeed without sending.
         Ok(()) => cx.ended(&a, Queue::Send, 2, &[LocalLength, Success]).map(drop)?,
     }
     cx.nothing_more(&b)?;

@@ -1,4 +1,4 @@
-//! The attributes of an adapter, and whether its limits are where it reports them (IBA 11.2.1).
+//! The attributes of an adapter, and whether its limits are as reported (IBA 11.2.1).
 
 use super::prelude::*;
 use pollux_wire::address::{Lid, Qpn};
@@ -114,7 +114,7 @@ fn no_such_port(cx: &mut Context<'_>) -> Result<(), Stop> {
     Ok(())
 }
 
-/// The numbers are arguments as well as limits: both errors are right.
+/// The port or index is an invalid argument and does not exist, so both errors are right.
 fn is_wrong<T: std::fmt::Debug>(what: &str, answer: Result<T, VerbsError>) -> Result<(), Stop> {
     refused(what, answer, |error| {
         matches!(error, VerbsError::NoSuch { .. } | VerbsError::Invalid { .. })
@@ -189,7 +189,7 @@ fn initiator_depth_beyond(cx: &mut Context<'_>) -> Result<(), Stop> {
     is_beyond("initiator depth", cx.device(Side::A).modify_qp(a.qp, &change))
 }
 
-/// A change that is valid except for the effect of `exceed`.
+/// Expects that a change, which is valid except for the effect of `exceed`, is refused.
 fn change_over(
     cx: &mut Context<'_>,
     to: QpState,
@@ -212,14 +212,14 @@ fn with_path(change: &mut QpAttributes, spoil: fn(&mut AddressVector)) {
     }
 }
 
-/// An attribute above a limit is an invalid argument and above the limit: both errors are right.
+/// A value above a limit is also an invalid argument, so both errors are right.
 fn is_beyond(what: &str, answer: Result<(), VerbsError>) -> Result<(), Stop> {
     refused(what, answer, |error| {
         matches!(error, VerbsError::Invalid { .. } | VerbsError::Limit { .. })
     })
 }
 
-/// Creates objects up to the limit, and one more.
+/// Creates objects up to the limit, and expects that one more is refused.
 fn run_out<T: std::fmt::Debug>(
     max: u32,
     mut make: impl FnMut() -> Result<T, VerbsError>,

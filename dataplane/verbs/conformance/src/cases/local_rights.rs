@@ -15,7 +15,7 @@ enum Wrong {
     Domain,
     /// The region is deregistered.
     Gone,
-    /// The adapter may not write there.
+    /// The region does not permit writes of the adapter.
     ReadOnly,
 }
 
@@ -100,7 +100,7 @@ fn recv(cx: &mut Context<'_>, wrong: Wrong) -> Result<(), Stop> {
     let entry = wrong.entry(cx, &b)?;
     cx.recv(&b, 1, &[entry])?;
     cx.post(&a, request(2, SendOp::Send, &[source.sge(0, 8)]))?;
-    // The responder reports its own fault (IBA 9.9.3.1: NAK, remote operational error).
+    // The responder reports its own fault with a NAK, remote operational error (IBA 9.9.3.1).
     cx.breaks(&a, Queue::Send, 2, &[RemoteOperation])?;
     cx.breaks(&b, Queue::Recv, 1, &[LocalProtection])
 }
@@ -120,7 +120,7 @@ fn atomic_read_only(cx: &mut Context<'_>) -> Result<(), Stop> {
     let entry = Wrong::ReadOnly.entry(cx, &a)?;
     let add = SendOp::FetchAdd { remote: target.remote(0), add: 1 };
     cx.post(&a, request(1, add, &[entry]))?;
-    // Whether the peer's memory has changed is open: only the response could not be written.
+    // The peer may have executed the operation: only the response could not be written.
     cx.breaks(&a, Queue::Send, 1, &[LocalProtection])
 }
 
@@ -134,7 +134,8 @@ fn write_unknown_key(cx: &mut Context<'_>) -> Result<(), Stop> {
     target.is_untouched(0, 8)
 }
 
-/// On an unreliable queue pair only the send queue fails, and can recover: SQE (IBA 10.3.1.7).
+/// In an unreliable queue pair only the send queue fails: the state is SQE, from which the queue
+/// pair can return to RTS (IBA 10.3.1.7).
 fn error_state(cx: &mut Context<'_>, qp_type: QpType) -> Result<(), Stop> {
     let (a, b) = cx.connected(qp_type)?;
     let op = match qp_type {
@@ -145,7 +146,7 @@ fn error_state(cx: &mut Context<'_>, qp_type: QpType) -> Result<(), Stop> {
     cx.post(&a, request(1, op, &[entry]))?;
     cx.ended(&a, Queue::Send, 1, &[LocalProtection])?;
     cx.in_state(&a, QpState::Sqe)?;
-    // Requests posted in SQE are flushed, and receives stay.
+    // Requests posted in SQE are flushed.
     cx.post(&a, request(2, op, &[]))?;
     cx.flushed(&a, Queue::Send, [2])?;
     cx.go(&a, QpState::Rts)?;
@@ -153,10 +154,10 @@ fn error_state(cx: &mut Context<'_>, qp_type: QpType) -> Result<(), Stop> {
     cx.carry_out(&a, request(3, op, &[source.sge(0, 8)])).map(drop)
 }
 
-/// A receive that cannot be written fails its queue pair on any service; the sender gets no error.
+/// On UC and UD too, a receive into invalid memory fails its queue pair; the sender gets no error.
 fn recv_unreliable(cx: &mut Context<'_>, qp_type: QpType) -> Result<(), Stop> {
     let (a, b) = cx.connected(qp_type)?;
-    // The length of the receive, with the GRH or without.
+    // In both cases the first entry is filled, and the wrong entry gets eight bytes.
     let (op, bytes) = match qp_type {
         QpType::Ud => (SendOp::Datagram(cx.destination(&a, &b)?), 8),
         _ => (SendOp::Send, Grh::LEN + 8),

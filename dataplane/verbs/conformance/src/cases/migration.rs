@@ -1,7 +1,7 @@
-//! Automatic path migration (IBA 17.2.8): connections with two paths are armed by traffic, and both
-//! ends migrate to the alternate path.
+//! Automatic path migration (IBA 17.2.8): traffic arms a connection with an alternate path, and
+//! both ends migrate to that path.
 //!
-//! A path is cut by giving one idle end a path to an unused LID.
+//! To simulate a failed path, a case changes the path of one idle end to an unused LID.
 
 use super::prelude::*;
 use pollux_verbs::qp::Migration;
@@ -26,9 +26,9 @@ const RC: &[Need] = &[Need::Migration, Need::Subnet];
 const RC_DRAIN: &[Need] = &[Need::Migration, Need::Subnet, Need::Drain];
 const UC: &[Need] = &[Need::Migration, Need::Subnet, Need::Uc, Need::Lossless];
 
-/// A LID that no port has in a subnet of two.
+/// A LID that no port has in the subnet of a backend.
 const NOWHERE: Lid = Lid(0xbffe);
-/// Messages of several packets.
+/// The length of a message of several packets.
 const BYTES: usize = 9000;
 
 fn with_path(path: AddressVector) -> QpAttributes {
@@ -46,7 +46,7 @@ fn modify(cx: &mut Context<'_>, end: &PairEnd, change: &QpAttributes) -> Result<
 fn migrate(cx: &mut Context<'_>, end: &PairEnd) -> Result<(), Stop> {
     let migration = Some(Migration::Migrated);
     modify(cx, end, &QpAttributes { migration, ..QpAttributes::default() })?;
-    // Adapters may or may not report a migration that the program requested.
+    // Some adapters report a migration that the program has requested; others do not.
     cx.tolerate(end.side(), &[AsyncEvent::PathMigrated(end.qp)])
 }
 
@@ -55,8 +55,8 @@ fn is_in(cx: &mut Context<'_>, end: &PairEnd, migration: Migration) -> Result<()
     equal("the state of migration", found.migration.unwrap_or_default(), migration)
 }
 
-/// Messages in both directions, long and short. On a wire that reorders packets, an armed end may
-/// receive late packets of a time when its peer was not armed.
+/// Exchanges long and short messages in both directions. On a wire that reorders packets, an armed
+/// end may receive late packets that its peer sent before it was armed.
 fn talk(cx: &mut Context<'_>, a: &PairEnd, b: &PairEnd) -> Result<(), Stop> {
     for bytes in [BYTES, 8] {
         cx.exchange(a, b, bytes)?;
@@ -70,7 +70,7 @@ fn talk(cx: &mut Context<'_>, a: &PairEnd, b: &PairEnd) -> Result<(), Stop> {
     Ok(())
 }
 
-/// Both ends are armed, and exchange messages.
+/// Expects that both ends are armed after they have exchanged messages.
 fn are_armed(cx: &mut Context<'_>, a: &PairEnd, b: &PairEnd) -> Result<(), Stop> {
     talk(cx, a, b)?;
     is_in(cx, a, Migration::Armed)?;
@@ -88,7 +88,7 @@ fn armed(cx: &mut Context<'_>, setup: &PairSetup) -> Result<(PairEnd, PairEnd), 
     Ok((a, b))
 }
 
-/// Both ends use their former alternate paths, and exchange messages.
+/// Expects that both ends use their former alternate paths, and exchanges messages.
 fn have_migrated(cx: &mut Context<'_>, a: &PairEnd, b: &PairEnd) -> Result<(), Stop> {
     for (end, peer) in [(a, b), (b, a)] {
         is_in(cx, end, Migration::Migrated)?;
@@ -108,7 +108,7 @@ fn at_rest(cx: &mut Context<'_>, end: &PairEnd, change: QpAttributes) -> Result<
     cx.go(end, QpState::Rts)
 }
 
-/// Makes the present path of an end unusable in both directions.
+/// Makes the current path of an end unusable in both directions.
 fn cut(cx: &mut Context<'_>, end: &PairEnd) -> Result<(), Stop> {
     let (_, found) = cx.device(end.side()).query_qp(end.qp)?;
     let path = found.path.map(|path| AddressVector { dlid: NOWHERE, ..path });
@@ -121,7 +121,7 @@ fn traffic_arms(cx: &mut Context<'_>, setup: &PairSetup) -> Result<(), Stop> {
     for (end, peer) in [(&a, &b), (&b, &a)] {
         cx.advance(end, QpState::Rtr, peer, setup)?;
     }
-    // It may be loaded with the change to RTS already.
+    // The alternate path can be loaded with the change to RTS.
     for (end, peer) in [(&a, &b), (&b, &a)] {
         let mut change = cx.change(end, QpState::Rts, peer, setup)?;
         change.take(&with_path(cx.alternate_path(end.side(), peer.side())?));
@@ -137,7 +137,7 @@ fn waits_for_the_other(cx: &mut Context<'_>) -> Result<(), Stop> {
     for (end, peer, state) in [(&a, &b, Migration::Rearm), (&b, &a, Migration::Armed)] {
         let path = cx.alternate_path(end.side(), peer.side())?;
         modify(cx, end, &with_path(path))?;
-        // Packets of a peer without an alternate path arm no end.
+        // Packets of a peer without an alternate path do not arm the other end.
         talk(cx, &a, &b)?;
         is_in(cx, &a, state)?;
     }
@@ -190,7 +190,7 @@ fn dead_path_is_left(cx: &mut Context<'_>) -> Result<(), Stop> {
     have_migrated(cx, &a, &b)
 }
 
-/// Both ends send on a failed path. One of them migrates first, and the other follows.
+/// Both ends send on a failed path. One end migrates first, and the other end follows.
 fn peer_is_followed(cx: &mut Context<'_>) -> Result<(), Stop> {
     let (a, b) = armed(cx, &PairSetup::RC)?;
     cut(cx, &b)?;
@@ -250,7 +250,7 @@ fn other_is_not_followed(cx: &mut Context<'_>) -> Result<(), Stop> {
     let (a, b) = cx.connected(QpType::Rc)?;
     let path = cx.alternate_path(Side::A, Side::B)?;
     modify(cx, &a, &with_path(path))?;
-    // The ends do not agree on the second path.
+    // The ends have different alternate paths.
     let (first, path) = (cx.path(Side::B, Side::A)?, cx.alternate_path(Side::B, Side::A)?);
     modify(cx, &b, &with_path(AddressVector { dlid: NOWHERE, ..path }))?;
     are_armed(cx, &a, &b)?;
@@ -259,7 +259,7 @@ fn other_is_not_followed(cx: &mut Context<'_>) -> Result<(), Stop> {
     cx.recv(&b, 1, &[sink.sge(0, 8)])?;
     cx.post(&a, request(2, SendOp::Send, &[source.sge(0, 8)]))?;
     cx.breaks(&a, Queue::Send, 2, &[RetryExceeded])?;
-    // Once, however often the request was sent.
+    // The event is raised once, however often the request was sent.
     cx.event(Side::B, AsyncEvent::PathMigrationError(b.qp))?;
     cx.nothing_more(&b)?;
     sink.is_untouched(0, 8)?;

@@ -54,12 +54,12 @@ mod prelude {
     };
     pub(super) use pollux_wire::packet::Grh;
 
-    /// The statuses of a request that the peer does not allow. IBA 9.7.4.1.2 and 9.7.4.1.5
-    /// distinguish them finely, and adapters in the field differ.
+    /// The statuses of a request that the peer does not permit. IBA 9.7.4.1.2 and 9.7.4.1.5 say
+    /// which status applies, but adapters differ.
     pub(super) const REMOTE_REFUSALS: &[CompletionStatus] = &[RemoteAccess, RemoteInvalidRequest];
 }
 
-/// In reading order.
+/// All themes, in reading and running order.
 pub const THEMES: &[Theme] = &[
     // Valid operations.
     Theme { name: "operation", cases: operations::CASES },

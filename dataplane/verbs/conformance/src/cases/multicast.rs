@@ -1,5 +1,5 @@
-//! Multicast (IBA 10.5, 11.3): every attached queue pair gets exactly one copy, with a GRH, also at
-//! the sender's adapter.
+//! Multicast (IBA 10.5, 11.3): every attached queue pair gets exactly one copy, with a GRH. That
+//! includes queue pairs of the sender's adapter.
 
 use super::prelude::*;
 use pollux_wire::address::{Gid, Lid, Qpn};
@@ -106,7 +106,7 @@ fn comes_back(cx: &mut Context<'_>) -> Result<(), Stop> {
     let (own, other) = (room(cx, &a, 1)?, room(cx, &b, 1)?);
     let to = to_group(cx, &a, group)?;
     send(cx, &a, to, 3)?;
-    // The sender is a member like any other and gets its copy; IP over InfiniBand has to filter it.
+    // An attached sender gets a copy too, which IP over InfiniBand has to drop.
     has(cx, &a, 1, &own, 3)?;
     has(cx, &b, 1, &other, 3)
 }
@@ -149,7 +149,7 @@ fn two_groups(cx: &mut Context<'_>) -> Result<(), Stop> {
         send(cx, &a, to, seed)?;
         has(cx, &b, 1, &sink, seed)?;
     }
-    // A detach from one group keeps the other.
+    // After the detach from one group, the queue pair is still attached to the other.
     cx.device(Side::B).detach_multicast(b.qp, groups[0].mgid, groups[0].mlid)?;
     let sink = room(cx, &b, 1)?;
     let to = to_group(cx, &a, groups[0])?;
@@ -186,7 +186,7 @@ fn destroyed_while_attached(cx: &mut Context<'_>) -> Result<(), Stop> {
     let group = cx.group(0)?;
     let (a, b) = cx.connected(QpType::Ud)?;
     attach(cx, &b, group)?;
-    // An adapter leaves the group by itself, or requires an explicit detach.
+    // The adapter detaches the queue pair itself, or requires an explicit detach.
     if let Err(error) = cx.device(Side::B).destroy_qp(b.qp) {
         busy("destroying it while attached", Err::<(), _>(error))?;
         cx.device(Side::B).detach_multicast(b.qp, group.mgid, group.mlid)?;
@@ -200,7 +200,7 @@ fn detach_without_attach(cx: &mut Context<'_>) -> Result<(), Stop> {
     let group = cx.group(0)?;
     let (_, b) = cx.connected(QpType::Ud)?;
     let answer = cx.device(Side::B).detach_multicast(b.qp, group.mgid, group.mlid);
-    // There is no such attachment; or the system reports invalid arguments.
+    // The adapter reports that the attachment does not exist, or that an argument is invalid.
     refused("a detach", answer, |error| {
         matches!(error, VerbsError::NoSuch { .. } | VerbsError::Invalid { .. })
     })

@@ -1,5 +1,5 @@
-//! Every operation of every transport, once, in its simplest form; and the refusal of those that a
-//! transport does not have (IBA 9.4).
+//! Every operation of every transport in its simplest form, and the refusal of operations that a
+//! transport does not support (IBA 9.4).
 
 use super::prelude::*;
 
@@ -65,7 +65,7 @@ fn write_imm(cx: &mut Context<'_>, qp_type: QpType, bytes: usize) -> Result<(), 
     let source = cx.source(&a, bytes, 3)?;
     let target = cx.shared(&b, bytes)?;
     let sink = cx.sink(&b, 64)?;
-    // The receive is used up, its memory is not.
+    // The write consumes the receive, but does not write to its memory.
     cx.recv(&b, 1, &[sink.sge(0, 64)])?;
     let op = SendOp::WriteImm(target.remote(0), 0x89ab_cdef);
     cx.carry_out(&a, request(2, op, &[source.sge(0, bytes)]))?;
@@ -95,7 +95,7 @@ fn invalidate_nothing(cx: &mut Context<'_>) -> Result<(), Stop> {
     cx.recv(&b, 1, &[sink.sge(0, 64)])?;
     let unknown = RKey(!target.region.rkey.0);
     cx.post(&a, request(2, SendOp::SendInvalidate(unknown), &[]))?;
-    // IBA 9.9.6.3 counts it as an access error; adapters also call the request invalid.
+    // By IBA 9.9.6.3 this is an access error; some adapters report an invalid request.
     cx.breaks(&a, Queue::Send, 2, REMOTE_REFUSALS)?;
     cx.breaks(&b, Queue::Recv, 1, &[LocalProtection, LocalAccess, LocalQpOperation, Flushed])?;
     cx.tolerate(b.side(), &[AsyncEvent::QpAccessError(b.qp), AsyncEvent::QpRequestError(b.qp)])
@@ -114,7 +114,7 @@ fn datagram(cx: &mut Context<'_>, imm: Option<u32>) -> Result<(), Stop> {
     same(&source, 0, &sink, Grh::LEN, 100)
 }
 
-/// Expects the post of an operation that the transport does not support to be refused.
+/// Expects that the post of an unsupported operation is refused.
 fn has_not(cx: &mut Context<'_>, a: &PairEnd, op: SendOp, sges: &[Sge]) -> Result<(), Stop> {
     let answer = cx.device(a.side()).post_send(a.qp, &[request(1, op, sges)]);
     post_refused(&format!("{op:?}"), answer, 0, &[PostRefusal::BadOperation])?;

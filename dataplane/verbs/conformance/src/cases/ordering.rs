@@ -83,7 +83,7 @@ fn write_then_send(cx: &mut Context<'_>) -> Result<(), Stop> {
     let write = SendOp::Write(target.remote(0));
     cx.post(&a, silent(1, write, &[source.sge(0, 10_000)]))?;
     cx.post(&a, silent(2, SendOp::Send, &[source.sge(0, 1)]))?;
-    // The receiver of the message has the data written before it.
+    // When the message is received, the earlier write is complete.
     cx.received(&b, 1, 1)?;
     same(&source, 0, &target, 0, 10_000)
 }
@@ -105,7 +105,7 @@ fn read_then_write(cx: &mut Context<'_>) -> Result<(), Stop> {
     let sink = cx.sink(&a, 64)?;
     let target = cx.shared(&b, 64)?;
     target.put(0, &pattern(57, 64));
-    // A write may overtake a read that is not fenced off (IBA 9.5).
+    // Without the fence, the write could be executed before the read (IBA 9.5).
     cx.post(&a, silent(1, SendOp::Read(target.remote(0)), &[sink.sge(0, 64)]))?;
     cx.carry_out(&a, fenced(2, SendOp::Write(target.remote(0)), &[source.sge(0, 64)]))?;
     sink.holds(0, &pattern(57, 64))?;
@@ -119,7 +119,7 @@ fn fence_after_read(cx: &mut Context<'_>) -> Result<(), Stop> {
     target.put(0, &pattern(58, 10_000));
     let sink = cx.sink(&b, 10_000)?;
     cx.recv(&b, 1, &[sink.sge(0, 10_000)])?;
-    // A request sends the data of a read, and was posted before the data arrived.
+    // The send is posted before the data that it sends has been read.
     cx.post(&a, silent(1, SendOp::Read(target.remote(0)), &[relay.sge(0, 10_000)]))?;
     cx.carry_out(&a, fenced(2, SendOp::Send, &[relay.sge(0, 10_000)]))?;
     cx.received(&b, 1, 10_000)?;
@@ -177,7 +177,7 @@ fn two_pairs_do_not_mix(cx: &mut Context<'_>) -> Result<(), Stop> {
         cx.recv(b, 1, &[sink.sge(0, 8)])?;
         sinks.push(sink);
     }
-    // The second pair first: QPNs and queues decide, not the order of creation.
+    // Uses the second pair first, to show that the order of creation has no effect.
     for (nth, (a, b)) in pairs.iter().enumerate().rev() {
         let source = cx.source(a, 8, nth as u8)?;
         cx.carry_out(a, request(2, SendOp::Send, &[source.sge(0, 8)]))?;

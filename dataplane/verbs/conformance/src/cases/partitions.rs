@@ -1,5 +1,5 @@
-//! Partitions (IBA 10.9, 9.6.1.4.1): which ports may communicate. For adapters whose P_Key tables
-//! can be set.
+//! Partitions (IBA 10.9, 9.6.1.4.1): which ports may communicate. For backends that can set the
+//! P_Key tables.
 
 use super::prelude::*;
 use pollux_wire::keys::PKey;
@@ -25,7 +25,8 @@ const FULL: PKey = PKey(0x8123);
 const LIMITED: PKey = PKey(0x0123);
 const OTHER: PKey = PKey(0x8124);
 
-/// Both tables have the default partition first, so that the second entry decides.
+/// A pair that uses the second entries of the P_Key tables, `a` and `b`; the first entries are the
+/// default partition.
 fn pair(
     cx: &mut Context<'_>,
     setup: &PairSetup,
@@ -58,7 +59,7 @@ fn rc(cx: &mut Context<'_>, a: PKey, b: PKey, passes: bool) -> Result<(), Stop> 
     if passes {
         return cx.exchange(&a, &b, 5000);
     }
-    // The responder drops packets of another partition, so it seems absent.
+    // The responder drops the packets, so the requester gets no answer.
     let source = cx.source(&a, 8, 172)?;
     cx.post(&a, request(1, SendOp::Send, &[source.sge(0, 8)]))?;
     cx.breaks(&a, Queue::Send, 1, &[RetryExceeded])?;
@@ -76,7 +77,7 @@ fn table_is_told(cx: &mut Context<'_>) -> Result<(), Stop> {
 }
 
 fn index_is_of_the_receiver(cx: &mut Context<'_>) -> Result<(), Stop> {
-    // The same partition has different indexes.
+    // The partition has different indexes in the two tables.
     cx.set_pkeys(&[PKey::DEFAULT, FULL], &[PKey::DEFAULT, OTHER, LIMITED])?;
     let (place_a, place_b) = (cx.place(Side::A)?, cx.place(Side::B)?);
     let (setup_a, setup_b) = (

@@ -53,7 +53,7 @@ fn recv_in(cx: &mut Context<'_>, state: QpState) -> Result<(), Stop> {
     cx.advance(&b, state, &a, &PairSetup::RC)?;
     let sink = cx.sink(&b, 8)?;
     cx.recv(&b, 1, &[sink.sge(0, 8)])?;
-    // Receives posted early are used when the first message arrives.
+    // The first message uses the receive that was posted early.
     for to in [QpState::Rtr, QpState::Rts] {
         if to > state {
             let change = cx.change(&b, to, &a, &PairSetup::RC)?;
@@ -66,7 +66,7 @@ fn recv_in(cx: &mut Context<'_>, state: QpState) -> Result<(), Stop> {
     cx.received(&b, 1, 8).map(drop)
 }
 
-/// A pair with small queues whose B does not answer, so that A's queue stays full.
+/// A pair with small queues in which B does not answer, so that A's send queue stays full.
 fn small_and_unanswered(cx: &mut Context<'_>) -> Result<(PairEnd, PairEnd), Stop> {
     let setup = PairSetup { requests_max: 4, timeout: TimeCode(20), ..PairSetup::RC };
     let (a, b) = cx.pair(&setup)?;
@@ -74,7 +74,8 @@ fn small_and_unanswered(cx: &mut Context<'_>) -> Result<(PairEnd, PairEnd), Stop
     Ok((a, b))
 }
 
-/// An adapter may round the length of a queue up, so a case measures it.
+/// Requests after which a case stops to post. The case measures the length of a queue, because an
+/// adapter may round it up.
 const QUEUE_MAX: u64 = 1 << 16;
 
 fn send_queue_full(cx: &mut Context<'_>) -> Result<(), Stop> {
@@ -91,7 +92,7 @@ fn send_queue_full(cx: &mut Context<'_>) -> Result<(), Stop> {
     if posted < 4 {
         return fail(format!("expected room for 4 sends, found {posted}"));
     }
-    // No accepted request is lost, and there is space again.
+    // All accepted requests are flushed, and the queue has space again.
     cx.go(&a, QpState::Err)?;
     cx.flushed(&a, Queue::Send, 0..posted)?;
     cx.post(&a, request(posted, SendOp::Send, &[]))?;
@@ -128,7 +129,7 @@ fn full_in_the_middle(cx: &mut Context<'_>) -> Result<(), Stop> {
     post_refused("the rest", answer, 0, &[PostRefusal::Full])?;
     cx.go(&a, QpState::Err)?;
     cx.flushed(&a, Queue::Send, 0..accepted as u64)?;
-    // The other requests were never accepted.
+    // The other requests were not accepted, so they do not complete.
     cx.nothing_more(&a)
 }
 
@@ -147,7 +148,7 @@ fn bad_in_the_middle(cx: &mut Context<'_>) -> Result<(), Stop> {
         cx.done(&a, CompletionKind::Send, id)?;
         cx.received(&b, id, 0)?;
     }
-    // No request after the bad one was accepted.
+    // No request after the invalid one was accepted.
     cx.nothing_more(&a)?;
     cx.carry_out(&a, send(4))?;
     cx.received(&b, 2, 0).map(drop)

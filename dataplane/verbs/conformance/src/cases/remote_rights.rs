@@ -1,8 +1,8 @@
 //! Forbidden remote accesses (IBA 9.7.4.1.5, 10.6.3, 9.9.3): every fault, with every operation that
 //! accesses remote memory.
 //!
-//! Each time the requester's completion has the error, both queue pairs are in the error state, the
-//! responder has an event, and the memory is unchanged.
+//! In each case the requester's completion reports the error, both queue pairs enter the error
+//! state, the responder raises an event, and the memory is unchanged.
 
 use super::prelude::*;
 
@@ -19,7 +19,7 @@ enum Wrong {
     Wraps,
     RegionRight,
     QpRight,
-    /// The region is of another domain than the queue pair.
+    /// The region and the queue pair are in different protection domains.
     Domain,
     /// The region is deregistered.
     Gone,
@@ -75,7 +75,7 @@ pub const WRONGS: &[Case] = wrongs![
     "compare-swap" CompareSwap ATOMICS;
 ];
 
-/// Ranges and rights that are just valid, and data that a failed connection must not change.
+/// Accesses at the limit of a region, and the effects of a failure on other requests.
 pub const CASES: &[Case] = &[
     Case::new("write-to-the-last-byte", "IBA 10.6.3", &[], write_to_the_last_byte),
     Case::new("read-to-the-last-byte", "IBA 10.6.3", &[], read_to_the_last_byte),
@@ -112,7 +112,7 @@ impl Op {
     }
 }
 
-/// All remote rights but this one, and the local right that writes and atomics require.
+/// All remote rights except this one, and the local right that writes and atomics require.
 fn all_but(right: Access) -> Access {
     let rest = [Access::REMOTE_WRITE, Access::REMOTE_READ, Access::REMOTE_ATOMIC];
     let rest = rest.into_iter().filter(|&one| one != right);
@@ -148,7 +148,7 @@ impl Wrong {
         let right = target.remote(0);
         match self {
             Self::Key => Remote { rkey: RKey(!right.rkey.0), ..right },
-            // Atomics keep to multiples of eight, so that the place is all that is wrong.
+            // The address of an atomic stays a multiple of eight, so that only the range is wrong.
             Self::Over => target.remote(target.bytes() - 8 + aligned),
             Self::Before => Remote { address: right.address - aligned as u64, ..right },
             Self::Wraps => Remote { address: u64::MAX - 7 + (8 - aligned as u64), ..right },
@@ -166,15 +166,16 @@ impl Wrong {
     }
 }
 
-/// A write with immediate may have used the receive already when it failed; all others leave it to
-/// be flushed.
+/// Expects the completion of the receive. A write with immediate data may have used the receive
+/// before it failed; with other operations the receive is flushed.
 fn receive_is_returned(cx: &mut Context<'_>, b: &PairEnd, op: Op) -> Result<(), Stop> {
     let taken = [Flushed, LocalAccess, LocalQpOperation, LocalProtection];
     let statuses = if op == Op::WriteImm { &taken[..] } else { &taken[..1] };
     cx.ended(b, Queue::Recv, 1, statuses).map(drop)
 }
 
-/// The responder gets an event, unless a receive has reported the error already.
+/// Expects an event at the responder. After a write with immediate data, or a violation of the
+/// queue pair's rights, the event is optional.
 fn event_came(cx: &mut Context<'_>, b: &PairEnd, op: Op, wrong: Wrong) -> Result<(), Stop> {
     let access = AsyncEvent::QpAccessError(b.qp);
     if wrong == Wrong::QpRight || op == Op::WriteImm {
@@ -222,8 +223,9 @@ fn what_came_before_is_done(cx: &mut Context<'_>) -> Result<(), Stop> {
     let target = cx.shared(&b, 64)?;
     let wrong = Remote { rkey: RKey(!target.region.rkey.0), ..target.remote(0) };
     cx.post(&a, request(1, SendOp::Write(target.remote(0)), &[source.sge(0, 8)]))?;
-    // One answer may acknowledge the first write and refuse the second. Where that may be lost, the
-    // case waits for the first: its peer, in the error state, would not acknowledge it again.
+    // One packet may acknowledge the first write and refuse the second. If the wire loses packets,
+    // the case waits for the first completion, because the peer in the error state does not repeat
+    // the acknowledgment.
     let lossy = cx.is_lossy();
     if lossy {
         cx.done(&a, CompletionKind::Write, 1)?;
@@ -244,7 +246,7 @@ fn long_write(cx: &mut Context<'_>) -> Result<(), Stop> {
     let (a, b) = cx.connected(QpType::Rc)?;
     let target = cx.shared(&b, 8192)?;
     let source = cx.source(&a, target.bytes() + 1, 74)?;
-    // The length is in the first packet, so not even its payload may be written (IBA 9.7.4.1.5).
+    // The first packet has the length, so even its payload must not be written (IBA 9.7.4.1.5).
     let sges = [source.sge(0, target.bytes() + 1)];
     cx.post(&a, request(1, SendOp::Write(target.remote(0)), &sges))?;
     cx.breaks(&a, Queue::Send, 1, &[RemoteAccess])?;
@@ -258,7 +260,8 @@ fn uc_write_unknown_key(cx: &mut Context<'_>) -> Result<(), Stop> {
     let source = cx.source(&a, 8, 75)?;
     let target = cx.shared(&b, 8)?;
     let wrong = Remote { rkey: RKey(!target.region.rkey.0), ..target.remote(0) };
-    // The sender gets no error. The responder drops the message, and IBA lets it break off or not.
+    // The sender gets no error. The responder drops the message; whether it enters the error state
+    // is open in IBA.
     cx.carry_out(&a, request(1, SendOp::Write(wrong), &[source.sge(0, 8)]))?;
     cx.tolerate(b.side(), &[AsyncEvent::QpAccessError(b.qp)])?;
     cx.still_in(&a, QpState::Rts)?;

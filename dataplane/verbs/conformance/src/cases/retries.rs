@@ -45,7 +45,7 @@ pub const ABSENT: &[Case] = &[
 
 const UC: &[Need] = &[Need::Uc, Need::Lossless];
 
-/// Polls of a case while the requester retries.
+/// Number of polls, at most, while the requester retries.
 const POLLS_MAX: usize = 40;
 
 fn look_on(cx: &mut Context<'_>, a: &PairEnd) -> Result<(), Stop> {
@@ -103,7 +103,7 @@ fn many_wait_in_order(cx: &mut Context<'_>) -> Result<(), Stop> {
         cx.post(&a, request(nth as u64, SendOp::Send, &[source.sge(10 * nth, 10)]))?;
     }
     look_on(cx, &a)?;
-    // One receive at a time: each is used by one message, and the others wait again.
+    // Each receive is used by one message, and the other messages wait again.
     for nth in 0..8 {
         cx.recv(&b, nth as u64, &[sink.sge(10 * nth, 10)])?;
         cx.received(&b, nth as u64, 10)?;
@@ -120,13 +120,13 @@ fn exhausted(cx: &mut Context<'_>, rnr_retry: u8) -> Result<(), Stop> {
     cx.post(&a, silent(2, SendOp::Write(target.remote(0)), &[source.sge(0, 8)]))?;
     cx.breaks(&a, Queue::Send, 1, &[RnrRetryExceeded])?;
     cx.flushed(&a, Queue::Send, [2])?;
-    // The responder has no error, and no request behind the message was executed.
+    // The responder has no error, and did not execute the request behind the message.
     cx.still_in(&b, QpState::Rts)?;
     target.is_untouched(0, 8)
 }
 
-/// Not on a wire that loses packets: each lost answer costs a retry of the other kind, which only
-/// progress restores (IBA 9.9.2.1.1), and there is none for long.
+/// Not for a wire that loses packets. Each lost answer consumes a retry of `retry_count`, which
+/// only progress restores (IBA 9.9.2.1.1), and the case makes no progress for long.
 fn without_end(cx: &mut Context<'_>) -> Result<(), Stop> {
     let (a, b) =
         cx.pair(&PairSetup { rnr_retry: 7, min_rnr_timer: RnrTimer(1), ..PairSetup::RC })?;
@@ -158,14 +158,14 @@ fn reads_need_none(cx: &mut Context<'_>) -> Result<(), Stop> {
 }
 
 fn count_starts_anew(cx: &mut Context<'_>) -> Result<(), Stop> {
-    // 123 ms, so that the receive is there long before the only retry, on a busy machine too.
+    // 122.88 ms, so that the receive is posted before the only retry, even on a busy machine.
     let timer = RnrTimer(27);
     let (a, b) = cx.pair(&PairSetup { rnr_retry: 1, min_rnr_timer: timer, ..PairSetup::RC })?;
     let source = cx.source(&a, 8, 108)?;
     let sink = cx.sink(&b, 8)?;
     for id in 0..4 {
         cx.post(&a, request(id, SendOp::Send, &[source.sge(0, 8)]))?;
-        // No time passes here: the request is refused once at the most.
+        // The case does not wait here, so the request is refused at most once.
         cx.breathe()?;
         cx.recv(&b, id, &[sink.sge(0, 8)])?;
         cx.done(&a, CompletionKind::Send, id)?;
@@ -199,7 +199,7 @@ fn ud_dropped(cx: &mut Context<'_>) -> Result<(), Stop> {
     same(&source, 8, &sink, Grh::LEN, 8)
 }
 
-/// The reason for which no answer arrives.
+/// The reason why no answer arrives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Absent {
     NoSuchQp,
@@ -210,7 +210,7 @@ enum Absent {
     Ud,
 }
 
-/// A number that no queue pair of a short case has.
+/// A QPN that no queue pair has in a case with few queue pairs.
 const NO_QPN: Qpn = Qpn(0xff_fff0);
 
 fn absent(cx: &mut Context<'_>, why: Absent, retry_count: u8) -> Result<(), Stop> {
@@ -255,7 +255,7 @@ fn no_such_port(cx: &mut Context<'_>) -> Result<(), Stop> {
 }
 
 fn without_a_timer(cx: &mut Context<'_>) -> Result<(), Stop> {
-    // Code 0 means no timer, not no time: the request is sent once, and never fails.
+    // Code 0 disables the timer: the request is sent once and never fails.
     let (a, b) = cx.pair(&PairSetup { timeout: TimeCode(0), retry_count: 0, ..PairSetup::RC })?;
     cx.go(&b, QpState::Reset)?;
     let source = cx.source(&a, 8, 116)?;
@@ -267,7 +267,7 @@ fn without_a_timer(cx: &mut Context<'_>) -> Result<(), Stop> {
 }
 
 fn late_peer(cx: &mut Context<'_>) -> Result<(), Stop> {
-    // With a long time-out, the second try finds the peer.
+    // The timeout is long, so that the peer is ready when the request is sent again.
     let setup = PairSetup { timeout: TimeCode(14), ..PairSetup::RC };
     let (place_a, place_b) = (cx.place(Side::A)?, cx.place(Side::B)?);
     let a = cx.create(&place_a, &setup)?;
@@ -281,7 +281,7 @@ fn late_peer(cx: &mut Context<'_>) -> Result<(), Stop> {
     cx.breathe()?;
     let change = cx.change(&b, QpState::Rtr, &a, &setup)?;
     cx.device(Side::B).modify_qp(b.qp, &change)?;
-    // RTR is enough to receive and to acknowledge.
+    // In RTR a queue pair receives and acknowledges.
     cx.done(&a, CompletionKind::Send, 2)?;
     cx.received(&b, 1, 8)?;
     same(&source, 0, &sink, 0, 8)

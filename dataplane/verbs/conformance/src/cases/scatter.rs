@@ -1,4 +1,4 @@
-//! Gathering and scattering: entries without common boundaries with packets, and empty ones.
+//! Gathering and scattering: entries that do not end at packet boundaries, and empty entries.
 
 use super::prelude::*;
 
@@ -24,7 +24,7 @@ pub const CASES: &[Case] = &[
     Case::new("as-many-as-the-queue-takes", "IBA 11.2.4.1", &[], as_many_as_possible),
 ];
 
-/// Parts of a buffer with a byte between them, to detect a write to the gap.
+/// Entries of these lengths in a buffer, with one byte between them to detect a write to the gap.
 fn cuts(buffer: &Buffer, lengths: &[usize]) -> Vec<Sge> {
     let mut at = 1;
     let cut = |&bytes: &usize| {
@@ -35,7 +35,7 @@ fn cuts(buffer: &Buffer, lengths: &[usize]) -> Vec<Sge> {
     lengths.iter().map(cut).collect()
 }
 
-/// The contents of those parts, joined.
+/// The concatenated contents of the entries of [`cuts`].
 fn joined(buffer: &Buffer, lengths: &[usize]) -> Vec<u8> {
     let mut at = 1;
     let mut all = Vec::new();
@@ -145,7 +145,7 @@ fn splits_the_grh(cx: &mut Context<'_>) -> Result<(), Stop> {
     let to = cx.destination(&a, &b)?;
     let source = cx.source(&a, 60, 29)?;
     let sink = cx.sink(&b, 200)?;
-    // The boundary of the GRH is at 40: one entry ends before it, the next spans it.
+    // The end of the GRH, at byte 40, is inside the second entry.
     cx.recv(&b, 1, &[sink.sge(0, 17), sink.sge(50, 30), sink.sge(100, 53)])?;
     cx.carry_out(&a, request(2, SendOp::Datagram(to), &[source.sge(0, 60)]))?;
     cx.received(&b, 1, Grh::LEN + 60)?;

@@ -1,5 +1,5 @@
-//! Two contexts of one adapter ([`open_shared`](pollux_verbs::Device::open_shared)). Each has its
-//! own resources, and both have one port.
+//! Two contexts of one adapter ([`open_shared`](pollux_verbs::Device::open_shared)). The contexts
+//! have separate resources, but share a port.
 
 use super::multicast::{attach, has, room, send, to_group};
 use super::prelude::*;
@@ -48,7 +48,7 @@ fn numbers_differ(cx: &mut Context<'_>) -> Result<(), Stop> {
     equal("numbers of six queue pairs", numbers.len(), 6)
 }
 
-/// A connection of each context to B.
+/// One connection from each context to B.
 fn connections(cx: &mut Context<'_>) -> Result<[(PairEnd, PairEnd); 2], Stop> {
     let peer = cx.place(Side::B)?;
     let mut connection = |side| -> Result<_, Stop> {
@@ -80,7 +80,7 @@ fn long_messages(cx: &mut Context<'_>) -> Result<(), Stop> {
 }
 
 fn reads_its_own(cx: &mut Context<'_>) -> Result<(), Stop> {
-    // Both have memory with their own keys, and the peer reads the memory of the addressed context.
+    // Each context has memory with its own keys; the peer must read from the addressed context.
     cx.open_second_context()?;
     for (seed, (own, peer)) in (1..).zip(connections(cx)?) {
         let (theirs, sink) = (cx.shared(&own, 256)?, cx.sink(&peer, 256)?);
@@ -103,7 +103,7 @@ fn to_each_other(cx: &mut Context<'_>) -> Result<(), Stop> {
     Ok(())
 }
 
-/// A UD queue pair in RTS at each side.
+/// One UD queue pair in RTS for each side.
 fn datagram_ends<const N: usize>(
     cx: &mut Context<'_>,
     sides: [Side; N],
@@ -141,7 +141,7 @@ fn groups_come_to_both(cx: &mut Context<'_>) -> Result<(), Stop> {
     for end in [&a, &second] {
         attach(cx, end, group)?;
     }
-    // From another port, and from one of the two contexts.
+    // The sender is another port, or one of the two contexts.
     for (from, seed) in [(&b, 1), (&a, 2), (&second, 3)] {
         let sinks = [room(cx, &a, 1)?, room(cx, &second, 2)?];
         let to = to_group(cx, from, group)?;
@@ -153,7 +153,7 @@ fn groups_come_to_both(cx: &mut Context<'_>) -> Result<(), Stop> {
 }
 
 fn groups_of_one(cx: &mut Context<'_>) -> Result<(), Stop> {
-    // A context that only sends receives nothing, even if another one is in the group.
+    // A context that is not attached receives nothing, even if the other context is attached.
     cx.open_second_context()?;
     let group = cx.group(0)?;
     let [a, second] = datagram_ends(cx, BOTH)?;

@@ -1,5 +1,5 @@
-//! Shared receive queues (IBA 10.2.9): several queue pairs use one; the limit event; the last
-//! receive of a queue pair that fails.
+//! Shared receive queues (IBA 10.2.9): use by several queue pairs, the limit event, and the event
+//! after the last receive of a failed queue pair.
 
 use super::prelude::*;
 
@@ -33,7 +33,7 @@ const LIMIT: &[Need] = &[Need::SrqLimit];
 const LIMIT_LOSSLESS: &[Need] = &[Need::SrqLimit, Need::Lossless];
 const LIMIT_UC: &[Need] = &[Need::SrqLimit, Need::UcSrq, Need::Lossless];
 
-/// A pair whose B has a shared receive queue.
+/// A pair in which B has a shared receive queue.
 fn pair(cx: &mut Context<'_>, qp_type: QpType) -> Result<(PairEnd, PairEnd, Srq), Stop> {
     let place_a = cx.place(Side::A)?;
     let place_b = cx.place_with_srq(Side::B, 16)?;
@@ -44,7 +44,7 @@ fn pair(cx: &mut Context<'_>, qp_type: QpType) -> Result<(PairEnd, PairEnd, Srq)
     }
 }
 
-/// Sends `count` empty messages, for which receives are posted.
+/// Sends an empty message for each of `ids`; the receives with these IDs must be posted.
 fn use_up(
     cx: &mut Context<'_>,
     a: &PairEnd,
@@ -96,7 +96,7 @@ fn shared_by_100(cx: &mut Context<'_>) -> Result<(), Stop> {
     for (nth, (a, _)) in pairs.iter().enumerate() {
         cx.post(a, request(nth as u64, SendOp::Send, &[source.sge(8 * nth, 8)]))?;
     }
-    // The order in which messages use receives is open; the QPN identifies the message.
+    // The order in which messages use receives is open, so the QPN identifies the message.
     for _ in 0..100 {
         let found = cx.next(Side::B, place_b.recv_cq)?;
         equal("the status", found.status, Success)?;
@@ -172,7 +172,7 @@ fn limit_event_once(cx: &mut Context<'_>) -> Result<(), Stop> {
     cx.device(Side::B).set_srq_limit(srq, 6)?;
     use_up(cx, &a, &b, 0..3)?;
     cx.event(Side::B, event)?;
-    // Off now, until it is set again.
+    // The limit is disarmed until it is set again.
     use_up(cx, &a, &b, 3..5)?;
     cx.settle()?;
     let owner = cx.owner(Side::B);
@@ -197,7 +197,7 @@ fn limit_set_too_late(cx: &mut Context<'_>) -> Result<(), Stop> {
     for id in 0..3 {
         cx.recv(&b, id, &[])?;
     }
-    // Fewer are left already: the event is raised at once, or with the next used receive.
+    // Fewer receives are left already: the event is raised at once or at the next used receive.
     cx.device(Side::B).set_srq_limit(srq, 5)?;
     use_up(cx, &a, &b, 0..1)?;
     cx.event(Side::B, AsyncEvent::SrqLimitReached(srq))
@@ -255,7 +255,7 @@ fn too_many_entries(cx: &mut Context<'_>) -> Result<(), Stop> {
 fn own_receives_are_refused(cx: &mut Context<'_>) -> Result<(), Stop> {
     let (_, b, _) = pair(cx, QpType::Rc)?;
     let answer = cx.device(Side::B).post_recv(b.qp, &[RecvRequest { id: 1, sges: &[] }]);
-    // It has no own receive queue: no such request, or no such queue.
+    // The queue pair has no receive queue of its own, so both refusals are right.
     let refusals = [PostRefusal::BadOperation, PostRefusal::NoSuchQueue];
     post_refused("a receive of its own", answer, 0, &refusals)
 }
@@ -269,7 +269,7 @@ fn error_leaves_it_alone(cx: &mut Context<'_>) -> Result<(), Stop> {
         cx.recv(&b, id, &[])?;
     }
     cx.go(&broken.1, QpState::Err)?;
-    // Unused receives belong to no queue pair, and are not flushed.
+    // Unused receives of a shared queue are not flushed.
     cx.nothing_more(&b)?;
     cx.event(Side::B, AsyncEvent::LastWqeReached(broken.1.qp))?;
     use_up(cx, &a, &b, 0..4)
@@ -280,7 +280,7 @@ fn last_receive_event(cx: &mut Context<'_>) -> Result<(), Stop> {
     cx.recv(&b, 0, &[])?;
     use_up(cx, &a, &b, 0..1)?;
     cx.go(&b, QpState::Err)?;
-    // Now it may be destroyed without losing a receive.
+    // After this event, the queue pair can be destroyed without losing a receive.
     cx.event(Side::B, AsyncEvent::LastWqeReached(b.qp))?;
     cx.device(Side::B).destroy_qp(b.qp)?;
     Ok(())

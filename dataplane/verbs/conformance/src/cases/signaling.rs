@@ -1,4 +1,5 @@
-//! Which requests complete visibly, and which completions wake a sleeper (IBA 10.7.3.1, 11.4.2.2).
+//! Which requests generate a completion, and which completions wake a waiting caller (IBA 10.7.3.1,
+//! 11.4.2.2).
 
 use super::prelude::*;
 use std::time::Duration;
@@ -23,7 +24,7 @@ pub const CASES: &[Case] = &[
     Case::new("arming-nothing", "contract: arm", &[], arming_nothing),
 ];
 
-/// Short: in software, polling makes progress, not sleeping.
+/// The timeout of one wait. It is short, because software adapters make progress only in polls.
 const GLANCE: Duration = Duration::from_micros(100);
 
 fn silence(cx: &mut Context<'_>) -> Result<(), Stop> {
@@ -54,7 +55,7 @@ fn silent_slots_come_back(cx: &mut Context<'_>) -> Result<(), Stop> {
     let source = cx.source(&a, 8, 43)?;
     let target = cx.shared(&b, 8)?;
     let write = SendOp::Write(target.remote(0));
-    // Ten times around a queue of four.
+    // Ten rounds fill a queue of four requests.
     for round in 0..10 {
         for nth in 0..3 {
             cx.post(&a, silent(nth, write, &[source.sge(0, 8)]))?;
@@ -98,7 +99,7 @@ fn silent_reads(cx: &mut Context<'_>) -> Result<(), Stop> {
     same(&target, 0, &sink, 0, 64)
 }
 
-/// Waits at `end` for one of its queues, while the other side makes its progress.
+/// Waits at `end` for a notification, and polls the peer so that it makes progress.
 fn woken(cx: &mut Context<'_>, end: &PairEnd, peer: &PairEnd) -> Result<Option<Cq>, Stop> {
     for _ in 0..64 {
         let mut none = [];
@@ -142,7 +143,7 @@ fn solicited_arm_sleeps_on(cx: &mut Context<'_>) -> Result<(), Stop> {
     cx.done(&a, CompletionKind::Send, 1)?;
     cx.received(&b, 1, 8)?;
     equal("who woke the sleeper", woken(cx, &b, &a)?, None)?;
-    // It is armed still.
+    // The queue is still armed.
     send_one(cx, &a, &b, 2, SendFlags::SOLICITED)?;
     equal("who woke the sleeper", woken(cx, &b, &a)?, Some(b.place.recv_cq))?;
     cx.received(&b, 2, 8).map(drop)

@@ -1,8 +1,7 @@
-//! Messages of every size next to a boundary: of words, inline and cache-line sizes, packets, pages
-//! and 16-bit lengths.
+//! Messages with sizes next to a boundary: of words, inline data, cache lines, packets, pages and
+//! 16-bit lengths.
 //!
-//! Each is received between two ranges that must not change, at an address that is not a multiple
-//! of a word.
+//! Each message is received at an unaligned address, between two ranges that must not change.
 
 use super::prelude::*;
 use pollux_wire::units::Mtu;
@@ -16,7 +15,7 @@ enum Size {
 }
 use Size::{Bytes, Packets};
 
-/// Bytes before and after the message that must not change; not a multiple of a word.
+/// Bytes before and after the message that must not change. Odd, so that the message is unaligned.
 const MARGIN: usize = 37;
 
 impl Size {
@@ -58,7 +57,7 @@ macro_rules! datagrams {
     };
 }
 
-/// For connections.
+/// Cases for connections.
 pub const CONNECTED: &[Case] = connected![
     "0" Bytes(0),
     "1" Bytes(1),
@@ -84,7 +83,7 @@ pub const CONNECTED: &[Case] = connected![
     "1MiB" Bytes(1 << 20),
 ];
 
-/// For datagrams, which have one packet.
+/// Cases for datagrams, which are a single packet.
 pub const DATAGRAMS: &[Case] = datagrams![
     "0" Bytes(0),
     "1" Bytes(1),
@@ -101,7 +100,7 @@ pub const DATAGRAMS: &[Case] = datagrams![
     "mtu" Packets(1, 0),
 ];
 
-/// The longest message, and one byte more.
+/// The longest message, and a message that is too long.
 pub const LONGEST: &[Case] = &[
     Case::new("rc-write-2GiB", "IBA 9.7.7.1.1", &[], |cx| longest(cx, &PairSetup::RC, false)),
     Case::new("rc-write-2GiB-mtu-256", "IBA 9.7.1", &[], |cx| longest(cx, &SMALLEST, false)),
@@ -128,7 +127,7 @@ fn write(cx: &mut Context<'_>, qp_type: QpType, size: Size) -> Result<(), Stop> 
     let target = cx.shared(&b, bytes + 2 * MARGIN)?;
     let write = SendOp::Write(target.remote(MARGIN));
     cx.carry_out(&a, request(1, write, &[source.sge(3, bytes)]))?;
-    // The completion of a UC write does not imply its arrival: a message behind it does.
+    // The completion of a UC write does not imply its arrival, but that of a later message does.
     cx.exchange(&a, &b, 1)?;
     same(&source, 3, &target, MARGIN, bytes)?;
     margins_are_untouched(&target, bytes)
@@ -165,7 +164,7 @@ fn margins_are_untouched(sink: &Buffer, bytes: usize) -> Result<(), Stop> {
     sink.is_untouched(MARGIN + bytes, MARGIN)
 }
 
-/// The longest message is then half of all sequence numbers.
+/// With this MTU, the longest message uses half of all PSNs.
 const SMALLEST: PairSetup = PairSetup { path_mtu: Some(Mtu::BYTES_256), ..PairSetup::RC };
 
 fn longest(cx: &mut Context<'_>, setup: &PairSetup, is_read: bool) -> Result<(), Stop> {
@@ -174,14 +173,14 @@ fn longest(cx: &mut Context<'_>, setup: &PairSetup, is_read: bool) -> Result<(),
     let (a, b) = cx.pair(setup)?;
     let (ours, theirs) = (cx.sink(&a, bytes)?, cx.shared(&b, bytes)?);
     let (source, target) = if is_read { (&theirs, &ours) } else { (&ours, &theirs) };
-    // Bytes that differ by position, at each end and where a 31-bit count would wrap.
+    // Different values at the start, the middle and the end of the message.
     let marks = [0, bytes / 2 - 4, bytes - 8];
     for (mark, at) in marks.into_iter().enumerate() {
         source.put_u64(at, mark as u64);
     }
     let there = theirs.remote(0);
     let op = if is_read { SendOp::Read(there) } else { SendOp::Write(there) };
-    // A short one behind it: its PSNs follow all of those.
+    // A short read behind the long message; its PSN follows the last one of the message.
     let short = SendOp::Read(theirs.remote(16));
     cx.post(&a, silent(1, op, &[ours.sge(0, bytes)]))?;
     cx.carry_out(&a, request(2, short, &[ours.sge(16, 8)]))?;
@@ -197,9 +196,10 @@ fn too_long(cx: &mut Context<'_>) -> Result<(), Stop> {
     let half = Sge { bytes: 1 << 31, ..source.sge(0, 0) };
     let answer = cx.device(Side::A).post_send(a.qp, &[request(1, SendOp::Send, &[half, half])]);
     match answer {
-        // The length is wrong for any memory, so it may be refused at the post ...
+        // The post refuses the length ...
         Err(_) => post_refused("2^32 bytes", answer, 0, &[PostRefusal::TooLong]),
-        // ... or when the adapter executes it: hardware checks length and keys then.
+        // ... or the request fails when the adapter executes it; hardware checks length and keys
+        // then.
         Ok(()) => cx.breaks(&a, Queue::Send, 1, &[LocalLength, LocalProtection]),
     }
 }

@@ -1,5 +1,5 @@
-//! The states of a queue pair, against the table (IBA 10.3.1, 11.2.4.2): what it does not allow is
-//! refused in the table's words and changes nothing.
+//! The states of a queue pair, compared with the table in [`transition`] (IBA 10.3.1, 11.2.4.2): a
+//! change that the table does not allow is refused with the table's error and has no effect.
 
 use super::prelude::*;
 use pollux_verbs::qp::QpAttribute;
@@ -63,14 +63,14 @@ const fn case(
     Case::new(name, "IBA 11.2.4.2", needs, run)
 }
 
-/// The table, for each transport.
+/// Cases for each transition of the table and each transport.
 pub const TABLE: &[Case] = each_state![
     "rc" Rc &[];
     "uc" Uc &[Need::Uc];
     "ud" Ud &[];
 ];
 
-/// Cases beside the table.
+/// Further cases.
 pub const CASES: &[Case] = &[
     Case::new("sqd-illegal", "IBA 10.3.1.5", &[Need::Drain], sqd_illegal),
     Case::new("sqe-illegal", "IBA 10.3.1.7", &[], sqe_illegal),
@@ -83,7 +83,7 @@ pub const CASES: &[Case] = &[
     Case::new("created-in-reset", "IBA 11.2.4.1", &[], created_in_reset),
 ];
 
-/// A pair in this state, connected to each other.
+/// A queue pair in this state, and its peer, which is in RESET.
 fn in_state(
     cx: &mut Context<'_>,
     qp_type: QpType,
@@ -128,7 +128,7 @@ fn is_refused(cx: &mut Context<'_>, a: &PairEnd, change: &QpAttributes) -> Resul
 fn illegal(cx: &mut Context<'_>, qp_type: QpType, from: QpState) -> Result<(), Stop> {
     let (a, b) = in_state(cx, qp_type, from)?;
     for to in QpState::ALL {
-        // With all attributes of the target state, so that only the transition is wrong.
+        // The change has all attributes of the target state, so only the transition is wrong.
         let change = cx.change(&a, to, &b, &PairSetup::new(qp_type))?;
         if transition::check(qp_type, from, &change).is_err() {
             is_refused(cx, &a, &change)?;
@@ -158,7 +158,7 @@ fn missing(cx: &mut Context<'_>, qp_type: QpType, to: QpState) -> Result<(), Sto
     let change = cx.change(&a, to, &b, &PairSetup::new(qp_type))?;
     for &attribute in QpAttribute::ALL {
         let less = change.without(attribute);
-        // Without the state it is another change, which may be valid.
+        // A change without the state is a different change, which may be valid.
         if less != change && attribute != QpAttribute::State {
             is_refused(cx, &a, &less)?;
         }
@@ -206,7 +206,8 @@ fn query(cx: &mut Context<'_>, qp_type: QpType) -> Result<(), Stop> {
         expected.take(&change);
         let (state, found) = cx.device(Side::A).query_qp(a.qp)?;
         equal("the state", state, to)?;
-        // Whether the attributes include the state, and the values that were never set, are open.
+        // An adapter may or may not report the state among the attributes, and may report values of
+        // attributes that were never set.
         let found = QpAttributes {
             state: None,
             current_state: None,

@@ -1,5 +1,5 @@
-//! Memory windows (IBA 10.6.7, 9.4.1.1, 10.8.3.3): bound by a request, used by a peer, ended by a
-//! request of either side. B has the memory; A uses it.
+//! Memory windows (IBA 10.6.7, 9.4.1.1, 10.8.3.3): a request binds a window, the peer uses it, and
+//! a request of either side invalidates it. B has the memory; A accesses it.
 
 use super::prelude::*;
 
@@ -29,11 +29,11 @@ pub const CASES: &[Case] = &[
 const WINDOWS: &[Need] = &[Need::Windows];
 const INVALIDATE: &[Need] = &[Need::Windows, Need::SendInvalidate];
 
-/// The offset of a window in its region, and its length.
+/// The offset of a window in its region; `BYTES` is its length.
 const AT: usize = 4096;
 const BYTES: usize = 1000;
 
-/// A window, and the request that binds it in most cases.
+/// Creates a window, and returns the arguments that most cases bind it with.
 fn unbound(cx: &mut Context<'_>, b: &PairEnd, target: &Buffer) -> Result<Bind, Stop> {
     let window = cx.device(b.side()).create_window(b.place.pd)?.rkey;
     Ok(Bind {
@@ -46,7 +46,7 @@ fn unbound(cx: &mut Context<'_>, b: &PairEnd, target: &Buffer) -> Result<Bind, S
     })
 }
 
-/// The same key with the next value of its low eight bits.
+/// The key with its low eight bits incremented.
 fn next_key(rkey: RKey) -> RKey {
     RKey(rkey.0 & !0xff | rkey.0.wrapping_add(1) & 0xff)
 }
@@ -60,7 +60,7 @@ fn bound(cx: &mut Context<'_>) -> Result<(PairEnd, PairEnd, Buffer, Bind), Stop>
     Ok((a, b, target, bind))
 }
 
-/// An address in the region, with the window's key.
+/// The address at offset `at` of the region, with a window's key.
 fn place(target: &Buffer, at: usize, rkey: RKey) -> Remote {
     Remote { rkey, ..target.remote(at) }
 }
@@ -70,7 +70,7 @@ fn write(cx: &mut Context<'_>, a: &PairEnd, remote: Remote, bytes: usize) -> Res
     cx.carry_out(a, request(1, SendOp::Write(remote), &[source.sge(0, bytes)])).map(drop)
 }
 
-/// Expects that A may not write there, and that B gets an event.
+/// Expects that a write of A to `remote` is refused, and that B raises an event.
 fn write_is_refused(
     cx: &mut Context<'_>,
     (a, b): (&PairEnd, &PairEnd),
@@ -111,7 +111,7 @@ fn before_the_first_bind(cx: &mut Context<'_>) -> Result<(), Stop> {
 
 fn out_of_bounds(cx: &mut Context<'_>, at: usize, bytes: usize) -> Result<(), Stop> {
     let (a, b, target, bind) = bound(cx)?;
-    // The range is in the region, whose own key would allow it.
+    // The range is inside the region: the region's own key would permit the write.
     write_is_refused(cx, (&a, &b), place(&target, at, bind.rkey), bytes)?;
     target.is_untouched(0, 16_384)
 }
@@ -128,7 +128,7 @@ fn rights_are_its_own(cx: &mut Context<'_>) -> Result<(), Stop> {
     target.is_untouched(AT, 8)
 }
 
-/// The same window with its next key.
+/// The arguments to bind the same window again, with its next key.
 fn again(bind: &Bind) -> Bind {
     Bind { window: bind.rkey, rkey: next_key(bind.rkey), ..*bind }
 }
@@ -136,7 +136,7 @@ fn again(bind: &Bind) -> Bind {
 fn rebind_ends_the_old_key(cx: &mut Context<'_>) -> Result<(), Stop> {
     let (a, b, target, bind) = bound(cx)?;
     let next = again(&bind);
-    // A window that is bound is ended first: adapters with type 2 windows insist on that.
+    // The bound window is invalidated first, which adapters with type 2 windows require.
     cx.carry_out(&b, request(51, SendOp::LocalInvalidate(bind.rkey), &[]))?;
     cx.carry_out(&b, request(52, SendOp::Bind(next), &[]))?;
     write(cx, &a, place(&target, AT, next.rkey), 8)?;
@@ -186,13 +186,13 @@ fn invalidate_then_bind(cx: &mut Context<'_>) -> Result<(), Stop> {
     Ok(())
 }
 
-/// Expects that a bind fails. IBA 11.6.2 has a status for it; adapters that check the window like
-/// any other memory call it a protection error.
+/// Expects that a bind fails. IBA 11.6.2 has a status for that; adapters that check the range like
+/// other local memory report a protection error.
 fn bind_fails(cx: &mut Context<'_>, b: &PairEnd, bind: Bind) -> Result<(), Stop> {
     let answer = cx.device(b.side()).post_send(b.qp, &[request(51, SendOp::Bind(bind), &[])]);
     match answer {
         Ok(()) => cx.breaks(b, Queue::Send, 51, &[WindowBind, LocalProtection]),
-        // A fault that is known at the post may be refused then.
+        // An adapter may refuse the post if it detects the fault there.
         Err(_) => post_refused("a bind", answer, 0, &[PostRefusal::BadOperation]),
     }
 }
@@ -239,13 +239,13 @@ fn unknown_key_to_invalidate(cx: &mut Context<'_>) -> Result<(), Stop> {
     let (_, b, _, bind) = bound(cx)?;
     let unknown = RKey(!bind.rkey.0);
     cx.post(&b, request(51, SendOp::LocalInvalidate(unknown), &[]))?;
-    // IBA 10.6.5 makes it a memory management error, of which some adapters have no status.
+    // By IBA 10.6.5 this is a memory management error; some adapters have no such status.
     cx.breaks(&b, Queue::Send, 51, &[LocalProtection, WindowBind, LocalQpOperation])
 }
 
 fn region_with_a_window(cx: &mut Context<'_>) -> Result<(), Stop> {
     let (a, b, target, bind) = bound(cx)?;
-    // A region stays while a window is bound to it; or it is deregistered, and the window is then
+    // The adapter refuses to deregister a region with a bound window, or the window becomes
     // invalid.
     match cx.device(Side::B).deregister(target.region.lkey) {
         Err(VerbsError::Busy { .. }) => {

@@ -1,8 +1,8 @@
-//! The commands and replies of an end as lines of text: a word and hexadecimal numbers.
+//! The commands and replies of a remote end, as lines of text: a word and hexadecimal numbers.
 
 use std::fmt::Write as _;
 
-/// Defines an enum of lines, each with its word and its numbers.
+/// Defines an enum of lines, each with a word and numbers.
 macro_rules! lines {
     (
         $(#[$meta:meta])*
@@ -47,17 +47,17 @@ macro_rules! lines {
 }
 
 lines! {
-    /// A command to an end. `at` is an offset in its memory; `prefix` and `guid` are the halves of
-    /// a GID.
+    /// A command to a remote end. `at` is an offset in its memory; `prefix` and `guid` are the
+    /// halves of a GID.
     pub enum Command {
         /// Select an entry of the GID table, and report address and memory: [`Reply::Hello`].
         Hello "hello" { gid_index },
         /// Create a queue pair in place of the previous one: [`Reply::Created`]. `service` is 0 for
         /// RC, 1 for UC, 2 for UD; `access` has bits of [`Access`](pollux_verbs::Access).
         Create "create" { service, pkey_index, access, qkey },
-        /// Go to RTS, with this peer. `mtu`, `timeout` and `rnr_timer` are codes; `rq_psn` is the
-        /// first PSN to receive, `sq_psn` the first to send; `depth` limits outstanding reads and
-        /// atomics in each direction.
+        /// Change to RTS, with this peer. `mtu`, `timeout` and `rnr_timer` are codes; `rq_psn` is
+        /// the first PSN to receive, `sq_psn` the first to send; `depth` limits outstanding reads
+        /// and atomics in each direction.
         Connect "connect" {
             qpn, prefix, guid, mtu, rq_psn, sq_psn, timeout, retries, rnr_retries, rnr_timer, depth
         },
@@ -67,12 +67,12 @@ lines! {
         Fill "fill" { at, bytes, seed },
         /// Compute the [`sum`](super::sum) of memory: [`Reply::Value`].
         Sum "sum" { at, bytes },
-        /// Read a word: [`Reply::Value`].
+        /// Read eight bytes, as a number in native byte order: [`Reply::Value`].
         Word "word" { at },
         /// Post a receive.
         Recv "recv" { id, at, bytes },
-        /// Post a request: `op` is of [`op`](super::op); `first` is immediate data, or the first
-        /// operand of an atomic, `second` its second operand.
+        /// Post a request. `op` is a code of [`op`](super::op); `first` is immediate data, or the
+        /// first operand of an atomic; `second` is the second operand.
         Send "send" { id, op, at, bytes, address, rkey, first, second },
         /// Wait for a completion: [`Reply::Completed`] or [`Reply::Nothing`].
         Poll "poll" { timeout_ms },

@@ -1,8 +1,8 @@
 //! A remote-controlled end of a connection on any adapter, for tests.
 //!
-//! A test of two adapters on different machines sends commands to both ends: one is local, the
-//! other for example behind a serial line of a virtual machine. [`mod@line`] has all commands. An
-//! end has one queue pair at a time and one memory region.
+//! A test of two adapters on different machines sends commands to both ends: one is local, and the
+//! other is, for example, behind a serial line of a virtual machine. [`mod@line`] has all commands.
+//! An end has one queue pair at a time and one memory region.
 //!
 //! An end has no clock and does not sleep: its driver calls [`RemoteEnd::step`] until there is a
 //! reply.
@@ -22,7 +22,7 @@ use std::time::Duration;
 
 pub const MEMORY_BYTES: usize = 4 << 20;
 
-/// Outstanding requests of each queue.
+/// Outstanding requests of each queue, at most.
 const REQUESTS_MAX: u32 = 64;
 
 pub const QKEY: QKey = QKey(0x1234);
@@ -40,7 +40,7 @@ pub mod op {
     pub const DATAGRAM_IMM: u64 = 8;
 }
 
-/// Codes of statuses in replies: indices in this array.
+/// The code of a status in a reply is its index in this array.
 pub const STATUSES: [CompletionStatus; 15] = [
     CompletionStatus::Success,
     CompletionStatus::LocalLength,
@@ -59,7 +59,7 @@ pub const STATUSES: [CompletionStatus; 15] = [
     CompletionStatus::General,
 ];
 
-/// Pseudo-random bytes of a seed.
+/// Pseudo-random bytes that depend on `seed`.
 pub fn pattern(seed: u64, bytes: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut next = || {
@@ -78,7 +78,7 @@ pub fn sum(bytes: &[u8]) -> u64 {
     })
 }
 
-/// An end at the device behind `P`.
+/// A remote end that uses the device behind `P`.
 pub struct RemoteEnd<P> {
     device: P,
     gid_index: u8,
@@ -120,7 +120,7 @@ impl<P: DerefMut<Target: Device>> RemoteEnd<P> {
         &mut self.device
     }
 
-    /// Starts a command. `now` may be of any clock.
+    /// Starts a command. `now` may be the time of any clock, the same as in [`step`](Self::step).
     pub fn begin(&mut self, now: Duration, command: Command) {
         self.reply = None;
         self.poll_deadline = None;
@@ -131,8 +131,8 @@ impl<P: DerefMut<Target: Device>> RemoteEnd<P> {
         self.reply = Some(self.carry_out(command));
     }
 
-    /// Lets the device make progress; returns the reply, if any. An error says why the command
-    /// failed.
+    /// Lets the device make progress; returns the reply when the command is done. An error says why
+    /// the command failed.
     pub fn step(&mut self, now: Duration) -> Option<Result<Reply, String>> {
         if let Some(end) = self.poll_deadline {
             self.reply = match self.poll() {
@@ -217,7 +217,7 @@ impl<P: DerefMut<Target: Device>> RemoteEnd<P> {
         Sge { address, bytes: bytes as u32, lkey: self.region.lkey }
     }
 
-    /// Replaces the queue pair and the objects that depend on it.
+    /// Creates a queue pair, after destroying the previous one and its address handle.
     fn create(&mut self, command: Command) -> Result<Reply, VerbsError> {
         let Command::Create { service, pkey_index, access, qkey } = command else {
             unreachable!("called for this command")
