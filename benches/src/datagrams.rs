@@ -40,7 +40,8 @@ impl DatagramEnds {
         Ok(ends)
     }
 
-    /// The queue pair number of the far interface. Its service ID for connections contains it.
+    /// The queue pair number of the far interface, which is part of the service ID for connections
+    /// to it.
     pub fn far_qpn(&self) -> Result<Qpn, PerfError> {
         let neighbors = self.interfaces[0].neighbors();
         let route = neighbors.iter().find(|route| route.addresses.contains(&self.to_far.ip()));
@@ -50,7 +51,7 @@ impl DatagramEnds {
 
     /// Exchanges datagrams for a duration. Returns the number of round trips; adds the number of
     /// datagrams that were sent again to `lost`.
-    #[expect(clippy::disallowed_methods, reason = "it lasts for a time")]
+    #[expect(clippy::disallowed_methods, reason = "it runs for a given duration")]
     pub fn exchange_for(&self, duration: Duration, lost: &mut u64) -> Result<u64, PerfError> {
         let (begun, mut count) = (Instant::now(), 0);
         while begun.elapsed() < duration {
@@ -69,7 +70,7 @@ impl DatagramEnds {
         loop {
             if sent.is_none_or(|sent| sent.elapsed() > RESEND) {
                 *lost += u64::from(sent.is_some());
-                // The first sends fail until the neighbor is resolved.
+                // A send that fails is like a lost datagram: it is repeated.
                 let _ = self.near.send_to(&bytes, self.to_far);
                 sent = Some(Instant::now());
             }

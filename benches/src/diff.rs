@@ -37,7 +37,8 @@ pub struct DiffRow {
 #[serde(rename_all = "snake_case")]
 pub enum Movement {
     NotMoved,
-    /// Undecided: with so few rounds, no difference can be significant.
+    /// Undecided: with so few rounds, even the largest difference is not significant if only this
+    /// row changed.
     TooFewRounds,
     /// Undecided: in one run, all rounds were disturbed.
     Disturbed,
@@ -135,7 +136,7 @@ fn probability(one: &[f64], other: &[f64]) -> f64 {
     (2.0 * low.min(high) / all).min(1.0)
 }
 
-/// For each sum, the number of subsets of `chosen` ranks that have this sum.
+/// For each sum, the number of ways to take `chosen` of the ranks so that they add up to it.
 fn sums_of(ranks: impl Iterator<Item = usize> + Clone, chosen: usize) -> Vec<f64> {
     let total: usize = ranks.clone().sum();
     let mut ways = vec![vec![0.0; total + 1]; chosen + 1];
@@ -191,7 +192,7 @@ impl fmt::Display for Diff {
             let DiffRow { name, unit, change_percent, probability, movement, .. } = row;
             write!(f, "{movement}: {name}: {} -> {} {unit}", median(0), median(1))?;
             if let (Some(change), Some(probability)) = (change_percent, probability) {
-                write!(f, ", {change:+.1} %, by chance with {}", three_digits(*probability))?;
+                write!(f, ", {change:+.1} %, p = {}", three_digits(*probability))?;
             }
             writeln!(f)?;
         }
@@ -304,10 +305,7 @@ mod tests {
         assert_eq!(movements, [Movement::Worse, Movement::Better, Movement::Gone, Movement::New]);
         assert!(diff.is_worse());
         let text = diff.to_string();
-        assert!(
-            text.starts_with("worse: lat: 13.0 -> 23.0 ns, +76.9 %, by chance with 0.00117"),
-            "{text}"
-        );
+        assert!(text.starts_with("worse: lat: 13.0 -> 23.0 ns, +76.9 %, p = 0.00117"), "{text}");
         assert!(
             text.contains(
                 "of 4 rows, 1 worse, 1 better, 1 new, 1 gone, 0 disturbed, 0 with too few"

@@ -24,11 +24,11 @@ pub enum PerfError {
     Post(#[from] PostError),
     #[error("{}", request(*.0))]
     Request(CompletionStatus),
-    #[error("{0} messages arrived with a wrong payload: the way between the ends damages data")]
+    #[error("{0} messages arrived with a wrong payload: the path between the ends corrupts data")]
     WrongPayloads(u64),
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// The other end broke the protocol, or ended early.
+    /// The other end does not answer, ended early, or broke the protocol.
     #[error("the other end: {0}")]
     OtherEnd(String),
     /// A failure on this side; the text names its cause.

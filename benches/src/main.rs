@@ -2,17 +2,18 @@
 //!
 //! | subcommand | what it measures or prints |
 //! |---|---|
-//! | `lat`, `bw`, `rate`, `connect` | messages between a client and a server |
+//! | `lat`, `bw`, `rate`, `connect` | messages, or connections, between a client and a server |
 //! | `serve` | nothing: it is the server for clients on other hosts |
 //! | `campaign` | all measurements that a file lists |
-//! | `compare` | every row with a budget, against peer programs |
+//! | `compare` | every measurement that has a budget, against peer programs |
 //! | `isolation` | latency with and without a storm of management requests |
 //! | `scaling` | two workers against one |
 //! | `forward` | a router between null ports |
 //! | `diff` | significant changes between two stored runs |
 //! | `report`, `schema` | a stored run as a page or as data, and the JSON schema of stored runs |
 //!
-//! The output is text, or JSON with `--json`. [`arguments`] defines the options.
+//! Measurements and `diff` print text, or JSON with `--json`; `campaign` stores JSON with `--into`.
+//! [`arguments`] defines the options.
 #![forbid(unsafe_code)]
 
 mod arguments;
@@ -80,8 +81,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Checks the cores, and sets the real-time priority of this process to one above the priority of
-/// the ends, which depend on its threads.
+/// Checks the cores. Sets the real-time priority of this process to one above that of the ends,
+/// because the ends wait for its threads.
 fn apply(place: &Place) -> Result<(), PerfError> {
     check_cores(&place.cores)?;
     place.fifo.map_or(Ok(()), |fifo| prioritize(fifo + 1, std::process::id().to_string()))
@@ -196,7 +197,7 @@ fn run_diff(arguments: &Diff) -> Result<(), Box<dyn Error>> {
         return Err("some rows are worse".into());
     }
     match arguments.strict && moved.is_incomplete() {
-        true => Err("nothing can be said of some rows".into()),
+        true => Err("some rows are undecided or missing".into()),
         false => Ok(()),
     }
 }
@@ -211,7 +212,10 @@ fn run_report(arguments: &ReportArguments) -> Result<(), Box<dyn Error>> {
         ReportFormat::Markdown => compare::RatioTable(&run.rows).to_string(),
     };
     if text.is_empty() {
-        return Err("it compares nothing with a peer: the table is for runs of compare".into());
+        return Err(
+            "this run compares nothing with a peer: the Markdown table is for runs of `compare`"
+                .into(),
+        );
     }
     print!("{text}");
     Ok(())
@@ -235,7 +239,7 @@ fn run_serve(arguments: &Serve) -> Result<(), Box<dyn Error>> {
     let at = listener.local_addr()?;
     eprintln!("pollux-perf serves clients at {at}: pollux-perf lat --connect {at} ...");
     if !at.ip().is_loopback() {
-        eprintln!("whoever reaches it uses this core and this device: let trusted hosts alone");
+        eprintln!("any host that can connect uses this core and device: allow trusted hosts only");
     }
     let config = ServeConfig { device: device.clone(), core: *core, fifo: *fifo };
     remote::serve(&listener, &config, |what| eprintln!("pollux-perf: {what}"));

@@ -156,7 +156,7 @@ impl NullRouter {
         let mut port = || {
             let destinations = destinations(&prefixes, plan.flows, &mut rng);
             let port = NullPort::new(&packets, plan.bytes, destinations);
-            let why = format!("no packet has {} bytes; write 40 to 2048", plan.bytes);
+            let why = format!("packets of {} bytes are not possible; write 40 to 2048", plan.bytes);
             port.ok_or(PerfError::Plan(why))
         };
         let ports = [port()?, port()?];

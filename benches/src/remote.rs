@@ -76,8 +76,8 @@ impl Hello {
         match (program.as_str(), *protocol) {
             ("pollux-perf", PROTOCOL) => Ok(self),
             ("pollux-perf", other) => Err(PerfError::OtherEnd(format!(
-                "it is pollux-perf {version} and speaks version {other}, we {PROTOCOL}: run the \
-                 same version on both hosts"
+                "pollux-perf {version} there has protocol version {other}, here it is {PROTOCOL}: \
+                 run the same version on both hosts"
             ))),
             _ => Err(PerfError::OtherEnd(format!("it is {program}, not pollux-perf"))),
         }

@@ -80,15 +80,15 @@ pub fn measure(
     let here = Environment::now(fifo);
     let mut run = begun.unwrap_or_else(|| StoredRun::new(here.clone(), Controls::measure(cores)));
     if !run.environment.is_as(&here) {
-        let why = "it was begun on another machine or kernel, or by another program: begin a new \
-                   one";
+        let why = "the stored run is of another machine or kernel, or of another version of \
+                   pollux-perf: start a new run in another file";
         return Err(PerfError::Plan(why.into()));
     }
     let is_planned =
         |row: &&StoredRow| row.measured().is_some_and(|(plan, _)| plans.contains(plan));
     if let Some(other) = run.rows.iter().find(|row| !is_planned(row)) {
         let why = format!(
-            "it holds another run, with {:?}: write to another file, or remove it",
+            "the file has another run, with the row {:?}: write to another file, or remove it",
             other.name
         );
         return Err(PerfError::Plan(why));

@@ -98,7 +98,7 @@ pub enum Better {
 pub enum StoredRunError {
     #[error("{path}: {error}")]
     Unreadable { path: String, error: io::Error },
-    #[error("{path}: it is no record of pollux-perf ({error}): write one with --json > {path}")]
+    #[error("{path} is no stored run of pollux-perf ({error}): write one with --json > {path}")]
     Malformed { path: String, error: serde_json::Error },
     #[error("{path}: it has the schema {schema:?}, and this program reads {SCHEMA:?}")]
     OtherSchema { path: String, schema: String },

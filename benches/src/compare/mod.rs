@@ -73,7 +73,7 @@ pub fn compare(config: &RunConfig, pairs: u32, mut report: impl FnMut(&str)) -> 
     for run in 1..=pairs * RUNS_PER_PAIR_MAX {
         for (case, samples) in CASES.iter().zip(&mut samples) {
             if samples.pairs.len() < pairs as usize {
-                report(&format!("run {run} of {pairs}: {}", case.rows[0].what));
+                report(&format!("run {run}, for {pairs} pairs: {}", case.rows[0].what));
                 let copy = controls.copy_bytes_per_second;
                 let disturbance = measure(case, samples, (config, copy), run.is_multiple_of(2));
                 if disturbance.is_too_much() {

@@ -2,8 +2,9 @@
 //! that it sends, and slots for those that it receives.
 //!
 //! With checked payloads ([`crate::payload`]), each message in flight has its own slot, in both
-//! directions. Unchecked sends all use one slot, which stays in the caches, as in perftest. Other
-//! unchecked operations use two slots in each direction.
+//! directions, except that the atomics of a queue pair all change one slot. Unchecked sends all use
+//! one slot, which stays in the caches, as in perftest. Other unchecked operations use two slots in
+//! each direction.
 //!
 //! Each queue pair numbers its messages separately, because order is guaranteed only within a queue
 //! pair.
@@ -16,7 +17,7 @@ use crate::verbs_plan::VerbsOp;
 use pollux_mem::Memory;
 use pollux_verbs::{Completion, Device, QpType};
 
-/// Reads of a message whose last word has arrived, before its other parts count as wrong.
+/// How often a message whose last word has arrived is checked before it counts as wrong.
 const LOOKS_MAX: u32 = 1_000_000;
 /// The largest memory of an end, in bytes.
 const MEMORY_MAX: usize = 4 << 30;
@@ -43,7 +44,7 @@ pub struct MessageBuffers {
     /// The length of the GRH in front of a received message.
     header: usize,
     is_checked: bool,
-    /// Whether messages carry their numbers.
+    /// Whether each message gets its number before it is sent.
     is_numbered: bool,
     /// Whether all messages share the first slot.
     is_shared: bool,
@@ -77,7 +78,7 @@ impl MessageBuffers {
         let depth = u64::from(plan.verbs.depth(plan.bytes));
         let (sends, receives) = if plan.unchecked { (2, 2) } else { (depth, 2 * depth) };
         let is_shared = plan.unchecked && plan.verbs.op == VerbsOp::Send;
-        // In a latency of writes, the other end waits until the number appears in its memory.
+        // In latency measurements of writes, the other end waits until the number is in its memory.
         let is_numbered = match plan.verbs.op {
             VerbsOp::Send => !plan.unchecked,
             VerbsOp::Write => !plan.unchecked || plan.what == What::Lat,
@@ -90,7 +91,7 @@ impl MessageBuffers {
         let all = (slots * stride).next_multiple_of(4096);
         if all > MEMORY_MAX {
             let why = format!(
-                "{all} bytes of messages would be under way at each end, of {MEMORY_MAX} at most: \
+                "the messages of each end need {all} bytes, but at most {MEMORY_MAX} are possible: \
                  write a smaller --qp, --tx-depth or --size"
             );
             return Err(PerfError::Plan(why));
@@ -109,8 +110,9 @@ impl MessageBuffers {
             stride,
             sends,
             receives,
-            // In a latency of writes, two slots alternate, so that a message differs in its number
-            // from the message before it in the same slot.
+            // In latency measurements of writes, two slots alternate. A message of one byte has
+            // only the low eight bits of its number. With two slots, these always differ from those
+            // of the previous message in the same slot.
             written: if plan.what == What::Lat { 2 } else { receives },
             posted: 2 * depth,
             flows: vec![FlowPayloads { next: first, check: PayloadCheck::default() }; qps],
@@ -119,7 +121,7 @@ impl MessageBuffers {
             for (qp, number) in (0..qps).flat_map(|qp| (0..sends).map(move |number| (qp, number))) {
                 let mut message = buffers.part(buffers.send_at(qp, number));
                 payload::prepare(&mut message, bytes);
-                // RDMA reads of the other end check this number.
+                // The other end checks this number when it has read the message by RDMA.
                 payload::write(&mut message, bytes, number);
             }
         }
@@ -140,12 +142,14 @@ impl MessageBuffers {
         if self.is_shared { 0 } else { (first + slot as usize) * self.stride }
     }
 
-    /// The offset of a message that this end sends, or that the other end reads.
+    /// The offset of a message that this end sends, or that the other end reads; for an atomic, of
+    /// the fetched value.
     pub fn send_at(&self, qp: usize, number: u64) -> usize {
         self.slot(qp, number % self.sends)
     }
 
-    /// The offset of a message that this end receives, or fetches with an RDMA read.
+    /// The offset of a message that this end receives, or fetches with an RDMA read. Slot 0 is the
+    /// counter that atomics of the other end change.
     pub fn receive_at(&self, qp: usize, slot: u64) -> usize {
         self.slot(qp, self.sends + slot % self.receives)
     }
@@ -189,8 +193,8 @@ impl MessageBuffers {
         self.receive_at(id.qp, id.slot.into()) + self.header
     }
 
-    /// Checks a received message. It must have the given number, or be the next one of its queue
-    /// pair if `number` is `None`.
+    /// Checks a received message. It must have the given number, or, if `number` is `None`, a later
+    /// one than the last message of its queue pair ([`PayloadCheck::check`]).
     pub fn check(&mut self, received: &Completion, number: Option<u64>) {
         if self.is_checked {
             let id = RecvId::of(received);
