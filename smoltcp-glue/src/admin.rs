@@ -111,7 +111,7 @@ impl ProgramAdmin {
                 Some(AdminReply::Ok(AdminAnswer::Sockets(rows)).into())
             }
             _ => {
-                let why = "this is a program with sockets; it has `pollux show sockets`";
+                let why = "this is a program with sockets, which has `pollux show sockets` only";
                 Some(Page::from(AdminReply::Error(why.into())))
             }
         });

@@ -26,7 +26,7 @@ pub enum UpError {
     #[error("{0}")]
     Interface(String),
     /// An address is invalid, or has no prefix length.
-    #[error("{0:?} is no address with prefix; write 10.0.0.1/24 or fd00::1/64")]
+    #[error("{0:?} is not an address with a prefix length; write 10.0.0.1/24 or fd00::1/64")]
     Address(String),
     /// Another host has an address of the interface: it answered the probe for it.
     #[error(
@@ -49,7 +49,7 @@ pub enum UpError {
     #[error("cannot pin a worker to core {0}; choose a core of this process")]
     Core(usize),
     /// A worker did not start; holds the reason.
-    #[error("the interface has no worker: {0}")]
+    #[error("cannot start the workers: {0}")]
     Worker(String),
     /// The admin socket cannot be opened at this path.
     #[error("cannot listen at the socket {0}: {1}")]

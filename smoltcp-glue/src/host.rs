@@ -134,7 +134,7 @@ impl Host {
     /// The source address for packets to a destination.
     pub fn source_for(&self, to: IpAddr) -> io::Result<IpAddr> {
         if to.is_loopback() {
-            let why = format!("{to} is of the kernel: no packet to it leaves a host");
+            let why = format!("{to} is the kernel's loopback; use an address of the interface");
             return Err(io::Error::new(io::ErrorKind::HostUnreachable, why));
         }
         let source = self.node.worker.source_for(to);

@@ -45,7 +45,7 @@ impl SocketTimeout {
 
     pub(crate) fn set_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
         if timeout == Some(Duration::ZERO) {
-            let why = "a timeout of 0 is no timeout; use set_nonblocking(true) to wait for nothing";
+            let why = "a timeout has to be longer than 0; set_nonblocking(true) does not wait";
             return Err(io::Error::new(ErrorKind::InvalidInput, why));
         }
         let nanoseconds = timeout.map(|time| time.as_nanos().min(u128::from(NEVER - 1)) as u64);

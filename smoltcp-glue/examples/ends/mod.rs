@@ -28,7 +28,7 @@ pub fn run(
         }
         [device, address] => serve(device, address),
         [device, address, server] => ask(device, address, server),
-        _ => Err("write a device, an address with its prefix, and who asks also the server".into()),
+        _ => Err("write DEVICE ADDRESS/PREFIX, and for a client SERVER behind it".into()),
     }
 }
 

@@ -33,7 +33,7 @@ impl Server {
             Ok(test) => test,
             Err(json) => {
                 control.send_state(State::ServerTerminate)?;
-                return Err(wrong(&format!("one stream one way is what is done here, not {json}")));
+                return Err(wrong(&format!("only one stream in one direction works, not {json}")));
             }
         };
         let socket = match test.protocol {

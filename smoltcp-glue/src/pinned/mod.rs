@@ -294,7 +294,7 @@ impl Interface {
                 return Ok(());
             }
             if begun.elapsed() > timeout {
-                return Err(UpError::Worker("it does not learn its addresses".into()));
+                return Err(UpError::Worker("a worker did not get the addresses in time".into()));
             }
             std::thread::yield_now();
         }

@@ -117,7 +117,7 @@ impl StepHooks for Wakers {
 
 fn worker_count(config: &Config, settings: &InterfaceSettings) -> Result<u8, UpError> {
     match config.workers.max(settings.workers) {
-        0 => Err(UpError::Worker("write 1 worker at least".into())),
+        0 => Err(UpError::Worker("0 workers are too few; set at least 1".into())),
         count if count > INTERFACE_WORKERS_MAX => Err(UpError::Worker(format!(
             "{count} workers are too many; write {INTERFACE_WORKERS_MAX} at most"
         ))),

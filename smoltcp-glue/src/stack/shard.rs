@@ -9,10 +9,10 @@ use pollux_dataplane::flow::{FlowSteering, PRIMARY_WORKER};
 use pollux_verbs::rng::SeededRng;
 use pollux_verbs::time::Time;
 use std::net::SocketAddr;
-use std::ops::Range;
+use std::ops::RangeInclusive;
 
 /// RFC 6335 6.
-const EPHEMERAL_PORTS: Range<u16> = 49_152..65_535;
+const EPHEMERAL_PORTS: RangeInclusive<u16> = 49_152..=65_535;
 
 /// The flows of one worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
