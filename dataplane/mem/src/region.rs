@@ -31,10 +31,10 @@ pub enum MapError {
     #[error("{call}: {errno}; is the memory limit of this process too low?")]
     System { call: &'static str, errno: rustix::io::Errno },
     /// The peer could resize the segment, or it is on pages that can run out.
-    #[error("not shared memory sealed against resizing; its maker must use memfd and seal it")]
+    #[error("not shared memory sealed against resizing; its creator must use memfd and seal it")]
     NotSealed,
     #[error(
-        "shared memory has {bytes} bytes, agreed were {} to {}", allowed.start(), allowed.end()
+        "the shared memory has {bytes} bytes; expected {} to {}", allowed.start(), allowed.end()
     )]
     BadLength { bytes: u64, allowed: RangeInclusive<usize> },
 }

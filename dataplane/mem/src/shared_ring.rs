@@ -83,7 +83,7 @@ pub enum SharedRingError {
     /// The memory is too small for the slots.
     #[error("a ring does not fit into {words} words")]
     TooSmall { words: usize },
-    #[error("no ring there; the peer must create it before we open")]
+    #[error("the memory has no ring (wrong magic number); the peer must create the ring first")]
     NotARing,
 }
 

@@ -54,6 +54,8 @@ pub struct XdpSocket {
     receive: Ring<Descriptor>,
     transmit: Ring<Descriptor>,
     completion: Ring<u64>,
+    /// Chunks of received frames for which the fill ring had no space.
+    unfilled: Vec<u64>,
     /// Chunks for frames to be sent.
     free: Vec<u64>,
     /// Frames in the transmit ring that the kernel has not been notified of.
@@ -107,6 +109,7 @@ impl XdpSocket {
             fd,
             memory,
             chunk_bytes,
+            unfilled: Vec::new(),
             free: Vec::with_capacity(RING_FRAMES as usize),
             staged: 0,
             has_rest: false,
@@ -140,11 +143,17 @@ impl XdpSocket {
                 take(unsafe {
                     std::slice::from_raw_parts(self.memory.address().as_ptr().add(range.0), range.1)
                 });
+            } else if descriptor.address >= self.memory.bytes() as u64 {
+                continue;
             }
-            self.fill.push(self.chunk_of(descriptor.address));
+            self.refill(self.chunk_of(descriptor.address));
         }
         if count > 0 {
             self.receive.release();
+            self.fill.publish();
+        }
+        if !self.unfilled.is_empty() {
+            std::mem::take(&mut self.unfilled).into_iter().for_each(|chunk| self.refill(chunk));
             self.fill.publish();
         }
         if self.fill.needs_wakeup() {
@@ -152,6 +161,16 @@ impl XdpSocket {
             let _ = recv(&self.fd, &mut [0_u8; 0][..], RecvFlags::DONTWAIT);
         }
         count
+    }
+
+    /// Puts a chunk into the fill ring. The kernel publishes a received frame before the slot that
+    /// its chunk had in this ring, so the ring can be full for a moment.
+    #[inline]
+    fn refill(&mut self, chunk: u64) {
+        // The limit holds even if the kernel returns a chunk twice.
+        if !self.fill.push(chunk) && self.unfilled.len() < RING_FRAMES as usize {
+            self.unfilled.push(chunk);
+        }
     }
 
     /// The offset and length of a frame, if it is within one chunk.
@@ -264,5 +283,100 @@ impl XdpSocket {
 impl AsFd for XdpSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+    use rustix::net::xdp::XdpRingOffset;
+    use std::fs::File;
+    use std::os::unix::fs::FileExt;
+
+    const CHUNK_BYTES: usize = 2048;
+    const PRODUCER: u64 = 0;
+    const CONSUMER: u64 = 64;
+    const SLOTS: u64 = 128;
+
+    /// A ring in a file, which a test reads and writes as the kernel.
+    fn ring<T: ring::Slot>() -> (Ring<T>, File) {
+        let fd = memfd_create("test", MemfdFlags::CLOEXEC).unwrap();
+        let at = XdpRingOffset { producer: PRODUCER, consumer: CONSUMER, desc: SLOTS, flags: None };
+        ftruncate(&fd, SLOTS + 16 * u64::from(RING_FRAMES)).unwrap();
+        let ring = Ring::map(&fd, 0, &at, RING_FRAMES).unwrap();
+        (ring, fd.into())
+    }
+
+    fn set(ring: &File, word: u64, value: u32) {
+        ring.write_all_at(&value.to_ne_bytes(), word).unwrap();
+    }
+
+    /// The chunks that a socket has put into its fill ring beyond the first `RING_FRAMES`.
+    fn refilled(fill: &File) -> Vec<u64> {
+        let mut bytes = [0; 4];
+        fill.read_exact_at(&mut bytes, PRODUCER).unwrap();
+        let count = u32::from_ne_bytes(bytes) - RING_FRAMES;
+        let chunk = |nth| {
+            let mut bytes = [0; 8];
+            fill.read_exact_at(&mut bytes, SLOTS + 8 * u64::from(nth)).unwrap();
+            u64::from_ne_bytes(bytes)
+        };
+        (0..count).map(chunk).collect()
+    }
+
+    /// A socket with the kernel's ends of its receive ring and fill ring.
+    fn socket() -> (XdpSocket, File, File) {
+        let ((fill, fills), (receive, receives)) = (ring(), ring());
+        let mut socket = XdpSocket {
+            fd: memfd_create("test", MemfdFlags::CLOEXEC).unwrap(),
+            memory: Region::anonymous(2 * RING_FRAMES as usize * CHUNK_BYTES).unwrap(),
+            chunk_bytes: CHUNK_BYTES,
+            fill,
+            receive,
+            transmit: ring().0,
+            completion: ring().0,
+            unfilled: Vec::new(),
+            free: Vec::new(),
+            staged: 0,
+            has_rest: false,
+        };
+        socket.share_out();
+        (socket, receives, fills)
+    }
+
+    /// The kernel passes frames at these addresses.
+    fn pass(receives: &File, addresses: &[u64]) {
+        for (nth, address) in (0..).zip(addresses) {
+            let at = SLOTS + 16 * nth;
+            receives.write_all_at(&address.to_ne_bytes(), at).unwrap();
+            receives.write_all_at(&10u64.to_ne_bytes(), at + 8).unwrap();
+        }
+        set(receives, PRODUCER, addresses.len() as u32);
+    }
+
+    #[test]
+    fn only_chunks_within_the_memory_are_filled_again() {
+        let (mut socket, receives, fills) = socket();
+        let (chunk, bytes) = (CHUNK_BYTES as u64, socket.memory.bytes() as u64);
+        // A frame, one that exceeds its chunk, and addresses beyond the memory.
+        pass(&receives, &[chunk + 256, 3 * chunk - 5, bytes, u64::MAX]);
+        set(&fills, CONSUMER, RING_FRAMES);
+        let mut lens = Vec::new();
+        assert_eq!(socket.receive(8, |frame| lens.push(frame.len())), 4);
+        assert_eq!((lens, refilled(&fills)), (vec![10], vec![chunk, 2 * chunk]));
+    }
+
+    /// The kernel publishes a received frame before the slot of its chunk in the fill ring.
+    #[test]
+    fn a_chunk_waits_for_space_in_the_fill_ring() {
+        let (mut socket, receives, fills) = socket();
+        let chunk = CHUNK_BYTES as u64;
+        pass(&receives, &[chunk + 256]);
+        assert_eq!(socket.receive(8, |_| ()), 1);
+        assert_eq!(refilled(&fills), []);
+        set(&fills, CONSUMER, 1);
+        assert_eq!(socket.receive(8, |_| ()), 0);
+        assert_eq!(refilled(&fills), [chunk]);
     }
 }
