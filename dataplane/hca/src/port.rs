@@ -133,6 +133,9 @@ pub enum DropReason {
     /// first packet.
     #[error("sequence")]
     Sequence,
+    /// A request to a queue pair whose queue of answers is full; the peer sends it again.
+    #[error("busy")]
+    Busy,
     #[error("opcode")]
     Opcode,
     /// A multicast group without local members.

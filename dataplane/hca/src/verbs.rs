@@ -174,11 +174,11 @@ impl Adapter {
         self.check_pd(VERB, init.pd)?;
         let is_gsi = init.qp_type == QpType::Gsi;
         if is_gsi && self.context != 0 {
-            let capability = "general services: those are the first handle's of the adapter";
+            let capability = "QP1 (GSI): only context 0 of a shared port has it";
             return Err(VerbsError::Unsupported { verb: VERB, capability });
         }
         if is_gsi && self.gsi.is_some() {
-            return Err(over(VERB, "queue pairs of general services", 1));
+            return Err(over(VERB, "GSI queue pairs", 1));
         }
         for cq in [init.send_cq, init.recv_cq] {
             self.shared.cqs.get(cq.0).ok_or(none(VERB, "completion queue"))?;
@@ -227,7 +227,8 @@ impl Adapter {
         self.check_migration(&kept.common, change)?;
         let is_gsi = kept.common.init.qp_type == QpType::Gsi;
         if is_gsi && change.qkey.is_some_and(|qkey| qkey != QKey::GSI) {
-            let reason = format!("that of general services is {}", QKey::GSI);
+            let reason =
+                format!("a GSI queue pair has Q_Key {}, which cannot be changed", QKey::GSI);
             return Err(invalid(VERB, "qkey", reason));
         }
         if let Some(kept) = self.qps.get_mut(qp.0) {

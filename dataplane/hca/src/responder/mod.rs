@@ -1,4 +1,4 @@
-//! The receiving half of a connection: requests in, answers out (IBA 9.7.4, 9.7.5, 9.8.3).
+//! The receiving half of a connection: requests in, answers out (IBA 9.7.4, 9.7.5, 9.8.2).
 //!
 //! ```text
 //!                        First                        Last, or in one: Only
@@ -74,7 +74,8 @@ pub(crate) struct Responder {
     pub(crate) failed: bool,
 }
 
-/// The maximum number of queued answers. At this limit, further requests are dropped as if lost.
+/// The maximum number of queued answers. At this limit, further requests are dropped as if lost,
+/// and counted as [`DropReason::Busy`].
 const ANSWERS_MAX: usize = 64;
 
 #[derive(Debug, Default)]
@@ -180,7 +181,7 @@ impl Responder {
     ) -> Result<(), DropReason> {
         let psn = arrival.head.psn;
         if self.answers.len() >= ANSWERS_MAX {
-            return Err(DropReason::Sequence);
+            return Err(DropReason::Busy);
         }
         match self.check_psn(psn) {
             Ordering::Less => return self.duplicate_request(common, shared, arrival),
@@ -291,7 +292,7 @@ impl Responder {
 
     // ---------------------------------------------------------------- unreliable
 
-    /// Handles a request of an unreliable connection (IBA 9.8.3).
+    /// Handles a request of an unreliable connection (IBA 9.8.2).
     pub(crate) fn handle_unreliable(
         &mut self,
         common: &mut Common,
