@@ -1,6 +1,7 @@
-//! The RMPP sender: all transfers of an administrator, in turns (IBA 13.6.6.2).
+//! The RMPP sender: all transfers of a subnet administrator, in round-robin order (IBA 13.6.6.2).
 //!
-//! A transfer has a key `K`: its peer, and the transaction if one peer can have several.
+//! The key `K` of a transfer is its peer, or peer and transaction if a peer can have several
+//! transfers.
 
 use super::{Mad, RESPONSE_TIME};
 use crate::time::Time;
@@ -9,22 +10,22 @@ use pollux_wire::mad::sa::{SaHeader, SaMad};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-/// Transfers in progress at a time.
+/// Transfers in progress, at most.
 pub const TRANSFERS_MAX: usize = 64;
-/// Bytes of all transfers in progress.
+/// Bytes of all transfers in progress, at most.
 pub const TRANSFER_BYTES_MAX: usize = 64 << 20;
 /// The ACK timeout.
 const ACK_TIME: Duration = Duration::from_secs(2);
-/// How often a segment is sent in all.
+/// How often a segment is sent, at most, the first time included.
 const TRIES_MAX: u8 = 4;
 
 struct Transfer {
-    /// The headers that all segments have in common.
+    /// The headers that all segments share.
     head: SaMad,
     table: Vec<u8>,
     acknowledged: u32,
     sent: u32,
-    /// The last segment ever sent, even if it has to be sent again.
+    /// The highest segment ever sent, even if it has to be sent again.
     sent_last: u32,
     window_last: u32,
     deadline: Time,
@@ -49,10 +50,10 @@ impl Transfer {
     }
 }
 
-/// All transfers in progress, at their sender.
+/// All transfers in progress at the sender.
 pub struct Transfers<K> {
     all: BTreeMap<K, Transfer>,
-    /// Transfers with a segment to send, in turns.
+    /// Transfers that may have a segment to send, in round-robin order.
     ready: VecDeque<K>,
     bytes: usize,
 }
@@ -64,17 +65,18 @@ impl<K> Default for Transfers<K> {
 }
 
 impl<K: Ord + Copy> Transfers<K> {
-    /// Whether a transfer of so many bytes may start.
+    /// Whether a transfer of `bytes` bytes may start.
     pub fn can_start(&self, bytes: usize) -> bool {
         self.all.len() < TRANSFERS_MAX && self.bytes + bytes <= TRANSFER_BYTES_MAX
     }
 
-    /// Whether this transfer is in progress, so that a repeated query is answered once.
+    /// Whether this transfer is in progress: then a repeated query must not start another.
     pub fn contains(&self, peer: &K) -> bool {
         self.all.contains_key(peer)
     }
 
-    /// Starts a transfer of `table` in MADs with the headers of `head`.
+    /// Starts a transfer of `table` in MADs with the headers of `head`, if
+    /// [`can_start`](Self::can_start) permits it.
     pub fn start(&mut self, now: Time, peer: K, head: SaMad, table: Vec<u8>) {
         self.bytes += table.len();
         let transfer = Transfer {
@@ -97,7 +99,7 @@ impl<K: Ord + Copy> Transfers<K> {
         Some(transfer.head)
     }
 
-    /// The next segment to send; transfers take turns.
+    /// The next segment to send, in round-robin order of transfers.
     pub fn poll_transmit(&mut self, now: Time) -> Option<(K, Mad)> {
         while let Some(peer) = self.ready.pop_front() {
             let Some(transfer) = self.all.get_mut(&peer) else { continue };
@@ -116,7 +118,8 @@ impl<K: Ord + Copy> Transfers<K> {
         None
     }
 
-    /// Handles an ACK, STOP or ABORT of the receiver. An invalid one is answered by an ABORT.
+    /// Handles an ACK, STOP or ABORT of the receiver. For an invalid ACK, ends the transfer and
+    /// returns an ABORT.
     pub fn handle_reply(&mut self, now: Time, peer: K, rmpp: &RmppHeader) -> Option<(K, Mad)> {
         let transfer = self.all.get_mut(&peer)?;
         let (acknowledged, window) = (rmpp.segment_number, rmpp.payload_length_or_window);
@@ -134,14 +137,20 @@ impl<K: Ord + Copy> Transfers<K> {
             self.end(&peer);
             return None;
         }
-        if acknowledged >= transfer.acknowledged {
+        if acknowledged > transfer.acknowledged {
             transfer.acknowledged = acknowledged;
             transfer.sent = transfer.sent.max(acknowledged);
-            transfer.window_last = transfer.window_last.max(window);
             (transfer.deadline, transfer.tries) = (now + ACK_TIME, 1);
+        }
+        transfer.window_last = transfer.window_last.max(window);
+        self.make_ready(peer);
+        None
+    }
+
+    fn make_ready(&mut self, peer: K) {
+        if !self.ready.contains(&peer) {
             self.ready.push_back(peer);
         }
-        None
     }
 
     fn abort(&mut self, peer: K, status: RmppStatus) -> Option<(K, Mad)> {
@@ -150,13 +159,13 @@ impl<K: Ord + Copy> Transfers<K> {
         Some((peer, SaMad { rmpp, ..head }.emit()))
     }
 
-    /// When [`handle_timeout`](Self::handle_timeout) has something to do.
+    /// The time at which [`handle_timeout`](Self::handle_timeout) is due.
     pub fn poll_timeout(&self) -> Option<Time> {
         self.all.values().map(|transfer| transfer.deadline).min()
     }
 
-    /// Schedules unacknowledged segments again. After the last try, ends the transfer with the
-    /// returned ABORT; call it until there is none.
+    /// Schedules unacknowledged segments again. After the last try, ends the transfer and returns
+    /// an ABORT. The caller repeats the call until it returns `None`.
     pub fn handle_timeout(&mut self, now: Time) -> Option<(K, Mad)> {
         let overdue = self.all.iter_mut().filter(|(_, transfer)| transfer.deadline <= now);
         let mut expired = None;
@@ -168,7 +177,9 @@ impl<K: Ord + Copy> Transfers<K> {
             transfer.tries += 1;
             transfer.deadline = now + ACK_TIME;
             transfer.sent = transfer.acknowledged;
-            self.ready.push_back(*peer);
+            if !self.ready.contains(peer) {
+                self.ready.push_back(*peer);
+            }
         }
         self.abort(expired?, RmppStatus::TOO_MANY_RETRIES)
     }
@@ -197,8 +208,27 @@ mod tests {
         (transfers, table)
     }
 
+    /// A receiver that makes no progress must not keep its transfer, or its turns.
+    #[test]
+    fn repeated_acks_neither_keep_a_transfer_nor_grow_the_queue() {
+        let (mut transfers, _) = transfers(2000);
+        let mut now = Time::START;
+        assert!(transfers.poll_transmit(now).is_some());
+        let ack = RmppHeader::ack(1, 2, TimeCode(18));
+        for _ in 0..2 * u32::from(TRIES_MAX) {
+            for _ in 0..100 {
+                transfers.handle_reply(now, PEER, &ack);
+            }
+            assert!(transfers.ready.len() <= 1, "{} entries", transfers.ready.len());
+            while transfers.poll_transmit(now).is_some() {}
+            now = now + ACK_TIME;
+            while transfers.handle_timeout(now).is_some() {}
+        }
+        assert!(!transfers.contains(&PEER));
+    }
+
     proptest! {
-        /// Whatever is lost on the way: the table arrives complete, or the transfer ends.
+        /// Whatever is lost, the table arrives complete or the transfer ends.
         #[test]
         fn tables_arrive_complete(len in 0usize..20_000, losses: [bool; 64]) {
             let (mut transfers, table) = transfers(len);
