@@ -83,9 +83,9 @@ pub struct Departure {
 const DELIVERED_MAX: usize = 4096;
 const DEPARTED_MAX: usize = 4096;
 /// Copies of a datagram in flight. Multicast tables with loops multiply the copies.
-const TRAVELLING_MAX: usize = 4096;
+const IN_FLIGHT_MAX: usize = 4096;
 
-struct Travelling {
+struct InFlight {
     /// The input port, or the port from which the datagram is sent.
     at: End,
     starts: bool,
@@ -148,24 +148,24 @@ impl Subnet {
     pub fn send(&mut self, now: Time, from: End, mut datagram: Datagram) {
         datagram.p_key = self.nodes[from.node as usize].own_p_key(from.port, datagram.p_key);
         let datagram = Box::new(datagram);
-        self.carry(now, Travelling { at: from, starts: true, hops: 0, datagram });
+        self.propagate(now, InFlight { at: from, starts: true, hops: 0, datagram });
     }
 
     /// Receives a datagram that has arrived at a port as a packet, over `hops` links.
     pub fn receive(&mut self, now: Time, to: End, hops: u8, datagram: Datagram) {
         let datagram = Box::new(datagram);
-        self.carry(now, Travelling { at: to, starts: false, hops, datagram });
+        self.propagate(now, InFlight { at: to, starts: false, hops, datagram });
     }
 
-    fn carry(&mut self, now: Time, first: Travelling) {
-        let mut travelling = VecDeque::from([first]);
-        while let Some(next) = travelling.pop_front() {
+    fn propagate(&mut self, now: Time, first: InFlight) {
+        let mut in_flight = VecDeque::from([first]);
+        while let Some(next) = in_flight.pop_front() {
             let node = next.at.node;
             if next.hops > HOPS_MAX {
                 self.count(node, NodeDrop::NoRoute);
                 continue;
             }
-            self.visit(now, next, &mut travelling);
+            self.process(now, next, &mut in_flight);
             if self.nodes[node as usize].traps.due().is_some() {
                 self.trapping.insert(node);
             }
@@ -270,42 +270,42 @@ impl Subnet {
     }
 
     /// Moves a datagram by one step: to an agent of the node, or out of the node by its ports.
-    fn visit(&mut self, now: Time, mut travelling: Travelling, next: &mut VecDeque<Travelling>) {
-        let (at, class) = (travelling.at, MgmtClass(travelling.datagram.mad[1]));
+    fn process(&mut self, now: Time, mut in_flight: InFlight, next: &mut VecDeque<InFlight>) {
+        let (at, class) = (in_flight.at, MgmtClass(in_flight.datagram.mad[1]));
         let node = &self.nodes[at.node as usize];
-        let is_here = node.has_lid(at.port, travelling.datagram.dlid);
+        let is_here = node.has_lid(at.port, in_flight.datagram.dlid);
         if class != MgmtClass::SUBN_DIRECTED_ROUTE || !is_here {
-            return self.visit_by_lid(now, travelling, is_here, next);
+            return self.process_by_lid(now, in_flight, is_here, next);
         }
         let position = DirectedPosition {
-            in_port: (!travelling.starts).then_some(at.port),
+            in_port: (!in_flight.starts).then_some(at.port),
             is_switch: node.is_switch(),
             num_ports: node.identity.num_ports,
         };
-        match directed::step(position, &mut travelling.datagram.mad) {
-            Step::Agent => self.arrive(now, travelling, next),
-            Step::Sender => self.deliver(travelling),
-            Step::Port(port) => self.cross(travelling, port, next),
+        match directed::step(position, &mut in_flight.datagram.mad) {
+            Step::Agent => self.deliver_to_agent(now, in_flight, next),
+            Step::Sender => self.deliver(in_flight),
+            Step::Port(port) => self.cross(in_flight, port, next),
             Step::Lid(lid) => {
-                travelling.datagram.dlid = lid;
-                self.visit_by_lid(now, travelling, false, next);
+                in_flight.datagram.dlid = lid;
+                self.process_by_lid(now, in_flight, false, next);
             }
             Step::Drop => self.count(at.node, NodeDrop::DirectedRoute),
         }
     }
 
-    fn visit_by_lid(
+    fn process_by_lid(
         &mut self,
         now: Time,
-        travelling: Travelling,
+        in_flight: InFlight,
         is_here: bool,
-        next: &mut VecDeque<Travelling>,
+        next: &mut VecDeque<InFlight>,
     ) {
-        let Travelling { at, starts, .. } = travelling;
-        let is_smi = MgmtClass(travelling.datagram.mad[1]).is_smi();
+        let InFlight { at, starts, .. } = in_flight;
+        let is_smi = MgmtClass(in_flight.datagram.mad[1]).is_smi();
         let node = &self.nodes[at.node as usize];
         if node.is_switch() && !(starts && is_here) {
-            return self.forward(now, travelling, is_smi, next);
+            return self.forward(now, in_flight, is_smi, next);
         }
         let port = &node.ports[usize::from(at.port)];
         let is_up = match (starts, is_here) {
@@ -316,9 +316,9 @@ impl Subnet {
         if !is_up {
             self.count(at.node, NodeDrop::PortState);
         } else if is_here {
-            self.arrive(now, travelling, next);
+            self.deliver_to_agent(now, in_flight, next);
         } else if starts {
-            self.cross(travelling, at.port, next);
+            self.cross(in_flight, at.port, next);
         } else {
             self.count(at.node, NodeDrop::Unclaimed);
         }
@@ -328,11 +328,11 @@ impl Subnet {
     fn forward(
         &mut self,
         now: Time,
-        travelling: Travelling,
+        in_flight: InFlight,
         is_smi: bool,
-        next: &mut VecDeque<Travelling>,
+        next: &mut VecDeque<InFlight>,
     ) {
-        let Travelling { at, starts, ref datagram, .. } = travelling;
+        let InFlight { at, starts, ref datagram, .. } = in_flight;
         let packet = Transit {
             in_port: if starts { 0 } else { at.port },
             slid: datagram.slid,
@@ -347,22 +347,22 @@ impl Subnet {
             switch::forward(&mut self.nodes[at.node as usize], &packet, |hop| ports.push(hop.port));
         let Some(last) = ports.pop() else { return };
         for port in ports {
-            let copy = Travelling { datagram: travelling.datagram.clone(), ..travelling };
+            let copy = InFlight { datagram: in_flight.datagram.clone(), ..in_flight };
             self.leave(now, copy, port, next);
         }
-        self.leave(now, travelling, last, next);
+        self.leave(now, in_flight, last, next);
     }
 
     /// Sends a datagram out of a switch by a port; port 0 is the switch itself.
-    fn leave(&mut self, now: Time, at: Travelling, port: u8, next: &mut VecDeque<Travelling>) {
-        if port == 0 { self.arrive(now, at, next) } else { self.cross(at, port, next) }
+    fn leave(&mut self, now: Time, at: InFlight, port: u8, next: &mut VecDeque<InFlight>) {
+        if port == 0 { self.deliver_to_agent(now, at, next) } else { self.cross(at, port, next) }
     }
 
-    fn cross(&mut self, travelling: Travelling, port: u8, next: &mut VecDeque<Travelling>) {
-        let Travelling { at, hops, datagram, .. } = travelling;
+    fn cross(&mut self, in_flight: InFlight, port: u8, next: &mut VecDeque<InFlight>) {
+        let InFlight { at, hops, datagram, .. } = in_flight;
         let from = End { port, ..at };
         let is_up = self.port(from).is_linked();
-        if next.len() >= TRAVELLING_MAX {
+        if next.len() >= IN_FLIGHT_MAX {
             return self.count(at.node, NodeDrop::Full);
         }
         if is_up && (self.packet_links.all || self.packet_links.ends.contains(&from)) {
@@ -377,11 +377,11 @@ impl Subnet {
         };
         self.counters(from).sent_many(1, DATAGRAM_WORDS, false);
         self.counters(peer).received_many(1, DATAGRAM_WORDS, false);
-        next.push_back(Travelling { at: peer, starts: false, hops: hops + 1, datagram });
+        next.push_back(InFlight { at: peer, starts: false, hops: hops + 1, datagram });
     }
 
-    fn arrive(&mut self, now: Time, travelling: Travelling, next: &mut VecDeque<Travelling>) {
-        let Travelling { at, starts, ref datagram, .. } = travelling;
+    fn deliver_to_agent(&mut self, now: Time, in_flight: InFlight, next: &mut VecDeque<InFlight>) {
+        let InFlight { at, starts, ref datagram, .. } = in_flight;
         let class = MgmtClass(datagram.mad[1]);
         let node = &mut self.nodes[at.node as usize];
         if !starts && !class.is_smi() && !node.takes_p_key(at.port, datagram.p_key) {
@@ -397,25 +397,25 @@ impl Subnet {
                     }
                     *answer
                 }
-                Handled::Manager => return self.deliver(travelling),
+                Handled::Manager => return self.deliver(in_flight),
                 Handled::Nothing => return,
             },
             MgmtClass::PERF if !is_response(&datagram.mad) => {
                 let Some(answer) = pma::handle(node, &datagram.mad) else { return };
                 answer
             }
-            _ => return self.deliver(travelling),
+            _ => return self.deliver(in_flight),
         };
         let node = &self.nodes[at.node as usize];
         let is_directed = datagram.dlid == Lid::PERMISSIVE;
         let slid = if is_directed { Lid::PERMISSIVE } else { node.lid(at.port) };
         let p_key = node.own_p_key(at.port, datagram.p_key);
-        let mut datagram = travelling.datagram;
+        let mut datagram = in_flight.datagram;
         *datagram = Datagram { p_key, ..datagram.reply(slid, answer) };
-        next.push_back(Travelling { at, starts: true, hops: 0, datagram });
+        next.push_back(InFlight { at, starts: true, hops: 0, datagram });
     }
 
-    fn deliver(&mut self, Travelling { at, datagram, .. }: Travelling) {
+    fn deliver(&mut self, InFlight { at, datagram, .. }: InFlight) {
         if self.delivered.len() >= DELIVERED_MAX {
             return self.count(at.node, NodeDrop::Full);
         }

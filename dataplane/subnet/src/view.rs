@@ -25,7 +25,7 @@ impl Path {
     pub(crate) const HERE: Self = Self { len: 0, ports: [0; DirectedSmp::HOPS_MAX as usize] };
 
     /// One hop further; `None` beyond [`DirectedSmp::HOPS_MAX`].
-    pub(crate) fn then(mut self, port: u8) -> Option<Self> {
+    pub(crate) fn extended_by(mut self, port: u8) -> Option<Self> {
         *self.ports.get_mut(usize::from(self.len))? = port;
         self.len += 1;
         Some(self)
@@ -188,12 +188,12 @@ impl View {
     }
 
     /// Sets the GUID of a port; `false` if another port has it.
-    pub(crate) fn name_port(&mut self, at: PortRef, guid: Guid) -> bool {
+    pub(crate) fn set_guid(&mut self, at: PortRef, guid: Guid) -> bool {
         self.port_mut(at).guid = guid;
         *self.by_port_guid.entry(guid).or_insert(at) == at
     }
 
-    pub(crate) fn address(&mut self, at: PortRef, lid: Lid, lmc: u8) {
+    pub(crate) fn assign_lid(&mut self, at: PortRef, lid: Lid, lmc: u8) {
         let port = self.port_mut(at);
         (port.lid, port.lmc) = (lid, lmc);
         let (first, count) = (usize::from(lid.0), usize::from(port.lid_count()));
@@ -204,7 +204,7 @@ impl View {
     }
 
     /// All ports that get a LID: external ports of switches do not.
-    pub(crate) fn managed(&self) -> impl Iterator<Item = (PortRef, &SeenPort)> {
+    pub(crate) fn ports_with_lid(&self) -> impl Iterator<Item = (PortRef, &SeenPort)> {
         self.nodes.iter().zip(0..).flat_map(|(node, index)| {
             node.managed_ports()
                 .map(move |port| (PortRef { node: index, port }, &node.ports[usize::from(port)]))

@@ -27,7 +27,7 @@ pub enum PartitionProblem {
         "take ipoib, mtu=, rate=, sl=, scope=, Q_Key=, TClass=, FlowLabel=, indx0 or defmember="
     )]
     UnknownFlag,
-    #[error("it is about a group; put ipoib before it, or remove it")]
+    #[error("this flag needs an IPoIB group; put ipoib before it, or remove it")]
     NeedsIpoib,
     #[error("give {0}")]
     Value(&'static str),
@@ -38,6 +38,6 @@ pub enum PartitionProblem {
     Member,
     #[error("take full, limited or both")]
     Membership,
-    #[error("there is room for {}; remove some", PARTITIONS_MAX)]
+    #[error("a subnet can have {} partitions; remove some", PARTITIONS_MAX)]
     TooMany,
 }

@@ -305,7 +305,7 @@ mod tests {
             ("a=0x8000;", "give a key from 0x1"),
             ("a=2;\nb=2;", "conf:2: `b=2`: another partition has this key"),
             ("a=2,\n ipob;", "conf:2: `ipob`: take ipoib, mtu="),
-            ("a=2, mtu=4;", "`mtu=4`: it is about a group; put ipoib"),
+            ("a=2, mtu=4;", "`mtu=4`: this flag needs an IPoIB group; put ipoib"),
             ("a=2, ipoib, mtu=6;", "`mtu=6`: give a code from 1 (256 bytes) to 5"),
             ("a=2, ipoib, rate=1;", "`rate=1`: give a code of IBA"),
             ("a=2, sl=16;", "give a service level from 0 to 15"),

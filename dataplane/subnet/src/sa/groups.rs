@@ -153,16 +153,17 @@ impl Groups {
         if !mask.contains(Mask::PORT_GID.with(Mask::JOIN_STATE)) || state.0 == 0 {
             return Err(MadStatus::SA_INSUFFICIENT_COMPONENTS);
         }
-        if self.member_count >= MEMBERS_MAX {
+        let mut mgid = wanted.mgid;
+        let group = self.all.get(&mgid);
+        let is_new = group.is_none_or(|group| !group.members.contains_key(&wanted.port_gid));
+        if is_new && self.member_count >= MEMBERS_MAX {
             return Err(MadStatus::SA_NO_RESOURCES);
         }
-        let mut mgid = wanted.mgid;
-        match self.all.get(&mgid) {
+        match group {
             Some(group) => {
-                let member = group.members.get(&wanted.port_gid);
                 let may = requester.is_member
                     || wanted.proxy_join && has_key(&requester.p_keys, group.record.p_key);
-                if member.is_some() && !may {
+                if !is_new && !may {
                     return Err(invalid);
                 }
                 let record = &group.record;
@@ -415,5 +416,31 @@ fn compares<T: Ord>(selector: Selector, own: T, wanted: T) -> bool {
         Selector::LESS_THAN => own < wanted,
         Selector::EXACTLY => own == wanted,
         _ => true,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pollux_wire::address::Guid;
+
+    #[test]
+    fn members_join_again_at_the_limit() {
+        let partitions = Partitions::default();
+        let mut groups = Groups::new(&partitions, TimeCode(18));
+        let mgid = partitions.all()[0].broadcast_groups()[0];
+        let requester = Requester { is_member: true, p_keys: vec![PKey::DEFAULT] };
+        let join = |guid: u64, groups: &mut Groups| {
+            let port_gid = Gid::new(Gid::DEFAULT_PREFIX, Guid(guid));
+            let join_state = JoinState::FULL_MEMBER;
+            let wanted = McMemberRecord { mgid, port_gid, join_state, ..Default::default() };
+            let mask = Mask::MGID.with(Mask::PORT_GID).with(Mask::JOIN_STATE);
+            let port = (Mtu::BYTES_4096, Rate::GBPS_100, &[PKey::DEFAULT][..]);
+            groups.join(mask, &wanted, &requester, port).map(|record| record.mlid)
+        };
+        let mlid = join(1, &mut groups).unwrap();
+        groups.member_count = MEMBERS_MAX;
+        assert_eq!(join(1, &mut groups), Ok(mlid));
+        assert_eq!(join(2, &mut groups), Err(MadStatus::SA_NO_RESOURCES));
     }
 }

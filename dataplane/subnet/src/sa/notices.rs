@@ -21,7 +21,7 @@ impl Administrator {
         let prefix = self.prefix;
         self.subscriptions.retain(|gid| view.by_gid(prefix, gid).is_some());
         self.report_groups(view);
-        for (at, port) in before.managed() {
+        for (at, port) in before.ports_with_lid() {
             if view.by_port_guid(port.guid).is_none() {
                 let gid = self.gid_of(before, at);
                 self.report_gid(view, TrapNumber::GID_OUT_OF_SERVICE, gid);
@@ -30,7 +30,7 @@ impl Administrator {
         if before.nodes.is_empty() {
             return;
         }
-        for (at, port) in view.managed() {
+        for (at, port) in view.ports_with_lid() {
             if before.by_port_guid(port.guid).is_none() {
                 self.report_gid(view, TrapNumber::GID_IN_SERVICE, self.gid_of(view, at));
             }

@@ -138,7 +138,7 @@ impl Administrator {
                 Ok(is_its.then_some(found).into_iter().collect())
             }
             (None, Some(lid)) => Ok(view.by_lid(lid).map(own).into_iter().collect()),
-            (None, None) => Ok(view.managed().map(|(at, _)| own(at)).collect()),
+            (None, None) => Ok(view.ports_with_lid().map(|(at, _)| own(at)).collect()),
         }
     }
 
@@ -262,7 +262,7 @@ fn may_talk(one: Option<&[PKey]>, other: Option<&[PKey]>, p_key: PKey) -> bool {
 /// The router port for paths to other subnets: the one with the lowest GUID.
 fn router(view: &View) -> Option<PortRef> {
     let is_router = |at: &PortRef| view.node(at.node).info.node_type == NodeType::ROUTER;
-    let ports = view.managed().filter(|(at, _)| is_router(at));
+    let ports = view.ports_with_lid().filter(|(at, _)| is_router(at));
     ports.min_by_key(|(_, port)| port.guid).map(|(at, _)| at)
 }
 
@@ -313,12 +313,18 @@ fn fit(
     if selected(Mask::RATE, Mask::RATE_SELECTOR) {
         rate = largest(rate, wanted.rate, wanted.rate_selector, Rate::ALL)?;
     }
-    let wish = wanted.packet_life_time;
+    let (mut life_time, wish) = (life_time, wanted.packet_life_time);
     if selected(Mask::PACKET_LIFE_TIME, Mask::PACKET_LIFE_TIME_SELECTOR) {
         let fits = match wanted.packet_life_time_selector {
             Selector::GREATER_THAN => life_time > wish,
             Selector::LESS_THAN => life_time < wish,
-            Selector::EXACTLY => life_time <= wish,
+            // A packet that lives shorter does not live longer than `wish` either. A port has a
+            // lifetime of zero to itself.
+            Selector::EXACTLY if life_time < wish && !traced.is_loopback => {
+                life_time = wish;
+                true
+            }
+            Selector::EXACTLY => life_time == wish,
             _ => true,
         };
         fits.then_some(())?;

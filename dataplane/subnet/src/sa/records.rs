@@ -134,7 +134,7 @@ fn managed<'a>(
 ) -> impl Iterator<Item = (PortRef, &'a SeenPort)> + use<'a> {
     let named = wanted.lid.map(|lid| view.by_lid(lid));
     let one = named.flatten().map(|at| (at, view.port(at)));
-    let all = named.is_none().then(|| view.managed());
+    let all = named.is_none().then(|| view.ports_with_lid());
     one.into_iter().chain(all.into_iter().flatten())
 }
 

@@ -20,11 +20,13 @@ pub const REPORTS_MAX: usize = 4096;
 const REPORT_TIME: Duration = Duration::from_secs(1);
 const TRIES_MAX: u8 = 3;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// A queue pair of a port. Its LID is where reports go, and not a part of its identity: a port with
+/// another LID subscribes again.
+#[derive(Clone, Copy, Debug)]
 struct Subscriber {
     gid: Gid,
-    lid: Lid,
     qp: Qpn,
+    lid: Lid,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -52,15 +54,17 @@ impl Subscriptions {
         datagram: &Datagram,
         info: &InformInfo,
     ) -> Result<(), MadStatus> {
-        let subscriber = Subscriber { gid, lid: datagram.slid, qp: datagram.src_qp };
+        let subscriber = Subscriber { gid, qp: datagram.src_qp, lid: datagram.slid };
         let wanted = InformInfo { subscribe: 1, ..*info };
-        let known = self.all.iter().position(|one| *one == (subscriber, wanted));
+        let known = self.all.iter().position(|(known, info)| {
+            (known.gid, known.qp, *info) == (subscriber.gid, subscriber.qp, wanted)
+        });
         match (info.subscribe, known) {
             (1, None) if self.all.len() >= SUBSCRIPTIONS_MAX => {
                 return Err(MadStatus::SA_NO_RESOURCES);
             }
             (1, None) => self.all.push((subscriber, wanted)),
-            (1, Some(_)) => {}
+            (1, Some(known)) => self.all[known].0 = subscriber,
             (0, Some(known)) => {
                 self.all.remove(known);
             }
@@ -144,4 +148,44 @@ fn is_wanted(info: &InformInfo, report: &NoticeReport) -> bool {
         && (info.notice_type == ALL || info.notice_type == u16::from(notice.notice_type.0))
         && (info.trap_number == TrapNumber(ALL) || info.trap_number == notice.trap_number)
         && (info.producer == ALL_PRODUCERS || info.producer == notice.producer)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pollux_wire::address::Guid;
+
+    #[test]
+    fn a_subscriber_with_another_lid_has_one_subscription() {
+        let mut subscriptions = Subscriptions::default();
+        let gid = Gid::new(Gid::DEFAULT_PREFIX, Guid(1));
+        let info = InformInfo {
+            lid_range_begin: Lid::PERMISSIVE,
+            is_generic: 1,
+            subscribe: 1,
+            notice_type: 0xffff,
+            trap_number: TrapNumber(0xffff),
+            producer: ProducerType(0xff_ffff),
+            ..InformInfo::default()
+        };
+        let from = |slid, src_qp| Datagram {
+            slid: Lid(slid),
+            dlid: Lid(1),
+            src_qp,
+            dest_qp: Qpn::GSI,
+            p_key: PKey::DEFAULT,
+            mad: [0; 256],
+        };
+        for (slid, src_qp) in [(5, Qpn::GSI), (9, Qpn::GSI), (9, Qpn(0x41))] {
+            assert_eq!(subscriptions.set(gid, &from(slid, src_qp), &info), Ok(()));
+        }
+        let notice = Notice { is_generic: true, ..Notice::default() };
+        subscriptions.report(NoticeReport { notice, issuer_gid: gid }, |_| true);
+        let reports = std::iter::from_fn(|| subscriptions.poll(Time::START));
+        let to: Vec<_> = reports.map(|report| (report.dlid, report.dest_qp)).collect();
+        assert_eq!(to, [(Lid(9), Qpn::GSI), (Lid(9), Qpn(0x41))]);
+        let end = InformInfo { subscribe: 0, ..info };
+        assert_eq!(subscriptions.set(gid, &from(9, Qpn::GSI), &end), Ok(()));
+        assert_eq!(subscriptions.records().count(), 1);
+    }
 }

@@ -210,6 +210,24 @@ fn invalid_queries_have_their_status() {
     assert_eq!(faster.0, none);
 }
 
+#[test]
+fn an_exact_lifetime_is_that_of_the_record() {
+    let mut world = world();
+    let exactly = |to, life_time| PathRecord {
+        packet_life_time_selector: Selector::EXACTLY,
+        packet_life_time: TimeCode(life_time),
+        ..path(&world, 1, to)
+    };
+    let asked = [exactly(3, 17), exactly(3, 18), exactly(3, 20), exactly(1, 0), exactly(1, 18)];
+    let mask = P::LINUX_QUERY.with(P::PACKET_LIFE_TIME).with(P::PACKET_LIFE_TIME_SELECTOR);
+    let answers = asked.map(|wanted| {
+        let (status, found) = world.ask(1, Method::GET, mask, wanted);
+        (status == MadStatus::OK).then_some(found.packet_life_time.0)
+    });
+    // A path has a lifetime of 18, and one of a port to itself has 0 (IBA 15.2.5.16).
+    assert_eq!(answers, [None, Some(18), Some(20), Some(0), None]);
+}
+
 // req: iba-addressing
 #[test]
 fn ports_with_several_addresses_have_several_paths() {

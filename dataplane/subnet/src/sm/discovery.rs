@@ -61,7 +61,7 @@ impl SubnetManager {
             }
             Purpose::Light(_) => {
                 if SwitchInfo::from_data(data).port_state_change {
-                    self.wake();
+                    self.request_sweep();
                 }
             }
             Purpose::SetPortInfo(at) => {
@@ -78,7 +78,7 @@ impl SubnetManager {
             Purpose::Recheck(at) => {
                 let state = PortInfo::from_data(data).port_state;
                 if self.view.port(at).info.is_none_or(|info| info.port_state != state) {
-                    self.wake();
+                    self.request_sweep();
                 }
             }
             Purpose::HandOver => self.handle_handover_answer(now),
@@ -94,7 +94,7 @@ impl SubnetManager {
     pub(super) fn handle_failure(&mut self, purpose: Purpose) {
         self.counters.failures += 1;
         match purpose {
-            Purpose::Light(_) => return self.wake(),
+            Purpose::Light(_) => return self.request_sweep(),
             // The election has its own timeouts.
             Purpose::Poll | Purpose::HandOver | Purpose::Control => return,
             Purpose::SetLinearBlock(node, block) => {
@@ -165,7 +165,7 @@ impl SubnetManager {
     /// Sets the GUID of a port. If another port has the same GUID, this one gets neither a GUID nor
     /// a LID, and the sweep counts as failed.
     fn name(&mut self, at: PortRef, guid: Guid) {
-        if !self.found.name_port(at, guid) {
+        if !self.found.set_guid(at, guid) {
             self.found.port_mut(at).guid = Guid(0);
             self.failed += 1;
         }
@@ -214,7 +214,7 @@ impl SubnetManager {
             self.requests.ask(Request::get::<SmInfo>(path, 0, Purpose::SmInfo(at)));
         }
         if leads_on && (node.is_switch() || is_own) {
-            match path.then(at.port) {
+            match path.extended_by(at.port) {
                 Some(path) => {
                     let purpose = Purpose::NodeInfo(Some(at));
                     self.requests.ask(Request::get::<NodeInfo>(path, 0, purpose));
@@ -229,7 +229,7 @@ impl SubnetManager {
         view.inherit(&mut self.view);
         if view.nodes.is_empty() {
             // The manager's own node has not answered.
-            return self.rest(now);
+            return self.schedule_sweep(now);
         }
         // Even a manager that will be a standby assigns LIDs in its view, because `own_lid` reads
         // them.
@@ -238,7 +238,7 @@ impl SubnetManager {
         let before = std::mem::replace(&mut self.view, view);
         if !self.elect(now) {
             if self.state.sweeps() {
-                self.rest(now);
+                self.schedule_sweep(now);
             }
             return;
         }

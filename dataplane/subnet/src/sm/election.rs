@@ -1,16 +1,16 @@
 //! The election of the master among several subnet managers (IBA 14.4.1).
 //!
 //! ```text
-//!  Discovering --swept: no master, and no manager before us---------> Master
-//!       ^     \--swept: a master, or a manager before us--> Standby
+//!  Discovering --swept: no master, and no superior manager----------> Master
+//!       ^     \--swept: a master, or a superior manager---> Standby
 //!       |                                                      |  |  ^
 //!       +---- polls unanswered, or SMInfo Discover ------------+  |  |
 //!                                       SMInfo Handover:     Master  |
-//!  Master --SMInfo Handover to a manager before us, answered---------+
+//!  Master --SMInfo Handover to a superior manager, answered----------+
 //!  Standby --SMInfo Disable--> NotActive --SMInfo Standby--> Standby
 //! ```
 //!
-//! A manager is before us if it has a higher priority than this manager, or the same priority and a
+//! A manager is superior if it has a higher priority than this manager, or the same priority and a
 //! lower GUID.
 
 use super::requests::Request;
@@ -109,11 +109,11 @@ impl SubnetManager {
         let own = rank(&self.own_info());
         let active = self.others.iter().filter(|other| other.info.state != SmState::NOT_ACTIVE);
         let best = active.max_by_key(|other| rank(&other.info)).copied();
-        let before_us = best.filter(|other| rank(&other.info) > own);
+        let superior = best.filter(|other| rank(&other.info) > own);
         match self.state {
             State::Discovering => {
                 let master = self.others.iter().find(|one| one.info.state == SmState::MASTER);
-                if let Some(other) = master.copied().or(before_us) {
+                if let Some(other) = master.copied().or(superior) {
                     self.stand_by(now, other.info.guid);
                     return false;
                 }
@@ -121,9 +121,9 @@ impl SubnetManager {
                 true
             }
             State::Master { .. } => {
-                let willing =
+                let is_candidate =
                     |other: &Other| matches!(other.info.state, SmState::STANDBY | SmState::MASTER);
-                if let Some(other) = before_us.filter(willing) {
+                if let Some(other) = superior.filter(is_candidate) {
                     self.hand_over(now, other);
                     return false;
                 }
@@ -144,10 +144,10 @@ impl SubnetManager {
         let poll_due = now + self.config.poll_interval;
         self.state = State::Standby { master, poll_due, missed: 0 };
         self.requests.clear();
-        self.rest(now);
+        self.schedule_sweep(now);
     }
 
-    /// Hands the subnet over to a manager that is before us. From now on, this manager handles no
+    /// Hands the subnet over to a superior manager. From now on, this manager handles no
     /// queries to its administrator.
     fn hand_over(&mut self, now: Time, other: Other) {
         let until = now + self.config.response_time * u32::from(self.config.tries) * 4;
@@ -189,20 +189,20 @@ impl SubnetManager {
                         let path = self.view.node(at.node).path(at.port);
                         self.requests.ask(Request::get::<SmInfo>(path, 0, Purpose::Poll));
                     }
-                    None => self.look_around(now),
+                    None => self.rediscover(now),
                 }
             }
             State::Master { successor: successor @ Some(_), .. }
                 if successor.is_some_and(|(_, until)| until <= now) =>
             {
                 *successor = None;
-                self.wake();
+                self.request_sweep();
             }
             _ => {}
         }
     }
 
-    fn look_around(&mut self, now: Time) {
+    fn rediscover(&mut self, now: Time) {
         self.state = State::Discovering;
         self.requests.clear();
         self.needs_sweep = true;
@@ -226,7 +226,7 @@ impl SubnetManager {
                 self.counters.strays += 1;
                 return;
             }
-            if !self.obey(now, SmControl(header.attribute_modifier), &sender) {
+            if !self.execute_control(now, SmControl(header.attribute_modifier), &sender) {
                 status = MadStatus::BAD_FIELD;
             }
         }
@@ -248,17 +248,17 @@ impl SubnetManager {
     }
 
     /// Executes an SMInfo Set; `false` if the state of this manager does not allow it.
-    fn obey(&mut self, now: Time, what: SmControl, sender: &SmInfo) -> bool {
+    fn execute_control(&mut self, now: Time, what: SmControl, sender: &SmInfo) -> bool {
         match (what, &self.state) {
             (SmControl::HANDOVER, State::Standby { .. } | State::Discovering) => {
-                self.look_around(now);
+                self.rediscover(now);
                 self.become_master(Some(sender.guid));
             }
             (SmControl::HANDOVER, State::Master { .. }) => {
                 if let State::Master { predecessor, .. } = &mut self.state {
                     *predecessor = Some(sender.guid);
                 }
-                self.wake();
+                self.request_sweep();
             }
             (SmControl::ACKNOWLEDGE, State::Master { successor: Some((successor, _)), .. })
                 if *successor == sender.guid =>
@@ -272,7 +272,7 @@ impl SubnetManager {
                 self.requests.clear();
             }
             (SmControl::STANDBY, State::NotActive) => self.stand_by(now, sender.guid),
-            (SmControl::DISCOVER, State::Standby { .. }) => self.look_around(now),
+            (SmControl::DISCOVER, State::Standby { .. }) => self.rediscover(now),
             _ => return false,
         }
         true

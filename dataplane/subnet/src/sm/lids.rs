@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 /// LID, because none is left.
 pub(super) fn assign(view: &mut View, config: &SmConfig, table: &mut BTreeMap<Guid, Lid>) -> usize {
     let lmc = config.lmc.min(7);
-    let mut unassigned: Vec<_> = view.managed().map(|(at, port)| (port.guid, at)).collect();
+    let mut unassigned: Vec<_> = view.ports_with_lid().map(|(at, port)| (port.guid, at)).collect();
     // The order is fixed, so that of two ports with the same LID, always the same one keeps it.
     unassigned.sort();
     let mut taken = vec![false; usize::from(Lid::UNICAST_LAST.0) + 1];
@@ -39,7 +39,7 @@ pub(super) fn assign(view: &mut View, config: &SmConfig, table: &mut BTreeMap<Gu
         }
     }
     for (at, guid, lid, lmc) in given {
-        view.address(at, lid, lmc);
+        view.assign_lid(at, lid, lmc);
         table.insert(guid, lid);
     }
     without
@@ -83,7 +83,7 @@ mod tests {
             let info = NodeInfo { node_type, node_guid, num_ports: 1, ..NodeInfo::default() };
             let node = view.add(info, Path::HERE);
             let at = PortRef { node, port: u8::from(!is_switch) };
-            view.name_port(at, node_guid);
+            view.set_guid(at, node_guid);
             view.port_mut(at).info = Some(PortInfo { lid: Lid(lid), ..PortInfo::default() });
         }
         view
@@ -92,7 +92,7 @@ mod tests {
     fn lids(config: &SmConfig, present: &[u16], table: &mut BTreeMap<Guid, Lid>) -> Vec<u16> {
         let mut view = view(present);
         assert_eq!(assign(&mut view, config, table), 0);
-        view.managed().map(|(_, port)| port.lid.0).collect()
+        view.ports_with_lid().map(|(_, port)| port.lid.0).collect()
     }
 
     #[test]

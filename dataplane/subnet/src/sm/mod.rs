@@ -275,7 +275,7 @@ impl SubnetManager {
     fn advance(&mut self, now: Time) -> bool {
         match self.sweep {
             Sweep::Resting { .. } => return false,
-            Sweep::Light => self.rest(now),
+            Sweep::Light => self.schedule_sweep(now),
             Sweep::Discovering => self.finish_discovery(now),
             Sweep::Tables => {
                 self.sweep = Sweep::Arming;
@@ -287,13 +287,13 @@ impl SubnetManager {
             }
             Sweep::Activating => {
                 self.state.set_up();
-                self.rest(now);
+                self.schedule_sweep(now);
             }
         }
         true
     }
 
-    fn rest(&mut self, now: Time) {
+    fn schedule_sweep(&mut self, now: Time) {
         let pause =
             if self.needs_sweep { self.config.sweep_gap } else { self.config.sweep_interval };
         self.sweep = Sweep::Resting { since: now, due: now + pause };
@@ -314,13 +314,13 @@ impl SubnetManager {
                 | TrapNumber::SYSTEM_IMAGE_GUID_CHANGED
         );
         if notice.is_generic && is_change {
-            self.wake();
+            self.request_sweep();
         }
         self.sa.report(&self.view, notice);
     }
 
     /// Requests a heavy sweep.
-    fn wake(&mut self) {
+    fn request_sweep(&mut self) {
         self.needs_sweep = true;
         if let Sweep::Resting { since, due } = &mut self.sweep {
             *due = (*due).min(*since + self.config.sweep_gap);

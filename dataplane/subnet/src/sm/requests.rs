@@ -181,7 +181,7 @@ mod tests {
     }
 
     fn ask(requests: &mut Requests, modifier: u32) {
-        let path = Path::HERE.then(3).unwrap();
+        let path = Path::HERE.extended_by(3).unwrap();
         requests.ask(Request::get::<NodeInfo>(path, modifier, Purpose::Poll));
     }
 
@@ -200,7 +200,7 @@ mod tests {
         assert_eq!((smp.hop_count(), smp.initial_path[1]), (1, 3));
         let other = MadHeader { attribute_modifier: 7, ..header_of(&sent[0]) };
         assert_eq!(requests.handle_answer(&other), None, "for another port");
-        let path = Path::HERE.then(3).unwrap();
+        let path = Path::HERE.extended_by(3).unwrap();
         assert_eq!(requests.handle_answer(&header_of(&sent[0])), Some((Purpose::Poll, path)));
         assert_eq!(requests.handle_answer(&header_of(&sent[0])), None, "only once");
         assert!(requests.poll(Time::START).is_some() && requests.poll(Time::START).is_none());
@@ -223,7 +223,7 @@ mod tests {
 
     #[test]
     fn a_path_has_a_maximum_of_hops() {
-        let path = (0..63).try_fold(Path::HERE, |path, _| path.then(1)).unwrap();
-        assert_eq!((path.len, path.then(1)), (63, None));
+        let path = (0..63).try_fold(Path::HERE, |path, _| path.extended_by(1)).unwrap();
+        assert_eq!((path.len, path.extended_by(1)), (63, None));
     }
 }

@@ -239,7 +239,7 @@ fn lightest(candidates: &[u8], loads: &[u32; 256], lid: u16) -> Option<u8> {
 /// LID.
 fn lids_at_switches(view: &View, graph: &Graph) -> Vec<Vec<(u16, u8)>> {
     let mut lids = vec![Vec::new(); graph.nodes.len()];
-    for (own, port) in view.managed() {
+    for (own, port) in view.ports_with_lid() {
         let is_switch = graph.index.contains_key(&own.node);
         let at = if is_switch { Some(PortRef { port: 0, ..own }) } else { port.peer };
         let Some(at) = at.filter(|_| port.lid.is_unicast()) else { continue };

@@ -37,6 +37,8 @@ pub enum Problem {
     PortWithoutNode,
     #[error("put {0} here")]
     Expected(&'static str),
+    #[error("end the line here, or begin a comment with #")]
+    TrailingText,
     #[error("give a width of 1, 2, 4, 8 or 12 and a speed from SDR to NDR, as in 4xEDR")]
     Rate,
     #[error("another node has this name; rename one of them")]

@@ -200,7 +200,7 @@ impl<'a> Reader<'a> {
         } else if rest.is_empty() {
             rate_in(comment)
         } else {
-            return Err(self.wrong(rest, Problem::Expected("the end of the line, or #")));
+            return Err(self.wrong(rest, Problem::TrailingText));
         };
         if self.topology.nodes[node].kind != NodeType::SWITCH {
             let words = comment.split('"').next().unwrap_or("");
@@ -435,7 +435,7 @@ Connection timed out
             ("Ca 1 \"A\"\n\n[1] \"B\"[1]", "net:3: `B`: no node has this name"),
             ("Ca 1 \"A\"\n[1] \"B\"[2]\nCa 1 \"B\"", "net:2: `B`: its node has no such port"),
             ("Ca 1 \"A\"\n[1] \"B\"[1] w=3\nCa 1 \"B\"", "net:2: `w=3`: give a width of 1, 2, 4"),
-            ("Ca 1 \"A\"\n[1] \"B\"[1]x\nCa 1 \"B\"", "net:2: `x`: put the end of the line"),
+            ("Ca 1 \"A\"\n[1] \"B\"[1]x\nCa 1 \"B\"", "net:2: `x`: end the line here, or begin"),
             ("caguid=0xq", "net:1: `0xq`: put a hexadecimal number here"),
             ("color=0x1", "net:1: `color`: begin the line"),
             ("caguid=1\nCa 1 \"A\"\ncaguid=1\nCa 1 \"B\"", "another node has this GUID"),
