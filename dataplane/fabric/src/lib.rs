@@ -184,7 +184,7 @@ impl Fabric {
             Some(slot) => self.send_to_program(now, slot, delivery, len),
             None => match agents {
                 Some(agents) => agents.give_to_agent(&mut self.net, &delivery),
-                None => self.net.give(delivery),
+                None => self.net.deliver_to_adapter(delivery),
             },
         }
     }

@@ -167,6 +167,12 @@ impl NullDevice {
         count
     }
 
+    /// The receive queue of a queue pair, its own or a shared one.
+    fn receives(&self, qp: u32) -> Option<&Receives> {
+        let qp = self.qps.get(qp)?;
+        qp.init.srq.map_or(Some(&qp.receives), |srq| self.srqs.get(srq.0))
+    }
+
     fn remove_fed(&mut self, cq: Cq, qp: Qp) {
         if let Some(queue) = self.cqs.get_mut(cq.0) {
             queue.fed.retain(|fed| *fed != qp.0);
@@ -458,12 +464,14 @@ impl Device for NullDevice {
     }
 
     fn wait(&mut self, timeout: Duration) -> Result<Option<Cq>, VerbsError> {
-        let fed = self.cqs.iter().find(|(_, queue)| !queue.fed.is_empty());
-        let fed = fed.map(|(number, _)| Cq(number));
-        if fed.is_none() {
+        let has_receive = |qp: &u32| self.receives(*qp).is_some_and(|all| !all.posted.is_empty());
+        let is_ready = |queue: &Queue| !queue.done.is_empty() || queue.fed.iter().any(has_receive);
+        let ready = self.cqs.iter().find(|(_, queue)| is_ready(queue));
+        let ready = ready.map(|(number, _)| Cq(number));
+        if ready.is_none() {
             sleep(timeout);
         }
-        Ok(fed)
+        Ok(ready)
     }
 
     fn async_event(&mut self) -> Option<AsyncEvent> {
@@ -602,5 +610,23 @@ mod tests {
         device.destroy_qp(qp).unwrap();
         device.destroy_cq(cq).unwrap();
         assert_eq!(device.post_send(qp, &batch).unwrap_err(), NO_QUEUE);
+    }
+    #[test]
+    fn a_wait_returns_queues_with_completions_only() {
+        let mut device = NullDevice::new();
+        let (cq, qp, _memory, region) = ready(&mut device, QpType::Ud);
+        to(&mut device, qp, QpState::Rts);
+        assert_eq!(device.wait(Duration::ZERO), Ok(None), "no receive is posted");
+        let sges = [Sge { address: region.address, bytes: 128, lkey: region.lkey }];
+        device.post_recv(qp, &[RecvRequest { id: 1, sges: &sges }]).unwrap();
+        assert_eq!(device.wait(Duration::ZERO), Ok(Some(cq)));
+        assert_eq!(polled(&mut device, cq), [(1, CompletionStatus::Success)]);
+        assert_eq!(device.wait(Duration::ZERO), Ok(None));
+
+        let (cq, qp, ..) = ready(&mut device, QpType::Rc);
+        to(&mut device, qp, QpState::Rts);
+        let (op, flags, data) = (SendOp::Send, SendFlags::SIGNALED, Data::Inline(&[0; 64]));
+        device.post_send(qp, &[SendRequest { id: 2, op, flags, data }]).unwrap();
+        assert_eq!(device.wait(Duration::ZERO), Ok(Some(cq)), "a send has completed");
     }
 }

@@ -16,14 +16,14 @@ const WEIGHT_UNIT: i64 = 64;
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Arbiter {
-    low: Turns,
-    high: Turns,
+    low: TableCursor,
+    high: TableCursor,
     /// Bytes that the high table may send before the low table gets its packet.
-    high_left: i64,
+    high_bytes_left: i64,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Turns {
+struct TableCursor {
     entry: usize,
     /// Bytes that the entry may send before the next entry is due; 0 before its first packet.
     left: i64,
@@ -45,17 +45,19 @@ impl Arbiter {
                 (Table::Halves(low, low_rest), Table::Halves(high, high_rest))
             }
         };
-        let (low_waits, high_waits) = (low.waits(&size), high.waits(&size));
-        if high_waits && (!low_waits || self.high_left > 0 || high_limit == UNLIMITED) {
+        let (low_has_packet, high_has_packet) = (low.has_packet(&size), high.has_packet(&size));
+        if high_has_packet
+            && (!low_has_packet || self.high_bytes_left > 0 || high_limit == UNLIMITED)
+        {
             let lane = self.high.next(high, &size)?;
-            if low_waits {
-                self.high_left -= size(lane)? as i64;
+            if low_has_packet {
+                self.high_bytes_left -= size(lane)? as i64;
             }
             return Some(lane);
         }
         let lane = self.low.next(low, &size)?;
         // With a limit of 0, the high table sends one packet.
-        self.high_left = (i64::from(high_limit) * LIMIT_UNIT).max(1);
+        self.high_bytes_left = (i64::from(high_limit) * LIMIT_UNIT).max(1);
         Some(lane)
     }
 }
@@ -87,13 +89,13 @@ impl Table<'_> {
         }
     }
 
-    fn waits(self, size: impl Fn(u8) -> Option<u64>) -> bool {
+    fn has_packet(self, size: impl Fn(u8) -> Option<u64>) -> bool {
         let entries = (0..self.entries()).map(|nth| self.entry(nth));
         entries.into_iter().any(|entry| entry.weight > 0 && size(entry.lane).is_some())
     }
 }
 
-impl Turns {
+impl TableCursor {
     /// The next lane of a table that has something to send.
     fn next(&mut self, table: Table<'_>, size: impl Fn(u8) -> Option<u64>) -> Option<u8> {
         for _ in 0..=table.entries() {

@@ -87,11 +87,9 @@ impl Egress {
         self.queues.iter().all(VecDeque::is_empty)
     }
 
-    /// Drops all frames, and resets the credits. Returns the number of dropped frames.
-    pub(super) fn clear(&mut self) -> usize {
-        let lost = self.queues.iter().map(VecDeque::len).sum();
-        *self = Self::default();
-        lost
+    /// All waiting frames.
+    pub(super) fn into_flights(self) -> Vec<Flight> {
+        self.queues.into_iter().flatten().collect()
     }
 }
 

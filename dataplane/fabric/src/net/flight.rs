@@ -15,15 +15,15 @@ pub(super) struct Flight {
     /// The links that it has crossed.
     pub(super) hops: u8,
     /// Whether it leaves by that port, over a wire to a node of another fabric.
-    pub(super) leaves: bool,
+    pub(super) leaves_fabric: bool,
     pub(super) frame: Frame,
     /// The credits that it holds at its input port; copies share them.
-    pub(super) hold: Option<Arc<Hold>>,
+    pub(super) credits: Option<Arc<HeldCredits>>,
 }
 
 /// The credits that a frame holds at its input port.
 #[derive(Debug)]
-pub(super) struct Hold {
+pub(super) struct HeldCredits {
     /// The port that sent the frame. Its egress counts the credits.
     pub(super) from: End,
     pub(super) lane: u8,
@@ -34,11 +34,11 @@ impl Flight {
     /// A frame at a port; it has crossed `hops` links.
     pub(super) fn new(from: impl Into<PortContext>, hops: u8, frame: Frame) -> Self {
         let origin = from.into();
-        Self { origin, to: origin.end, hops, leaves: false, frame, hold: None }
+        Self { origin, to: origin.end, hops, leaves_fabric: false, frame, credits: None }
     }
 
     /// Sets the output port and the VL that a switch chose for the frame.
-    pub(super) fn via(mut self, hop: Hop) -> Self {
+    pub(super) fn with_hop(mut self, hop: Hop) -> Self {
         self.to.port = hop.port;
         self.frame.set_lane(hop.vl);
         self

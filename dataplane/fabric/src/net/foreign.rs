@@ -96,7 +96,7 @@ impl Net {
                     return self.count_drop(end, reason);
                 }
                 let wire = self.wire;
-                self.travel(now, end, Duration::ZERO, &wire, Flight::new(end, 1, frame));
+                self.apply_faults(now, end, Duration::ZERO, &wire, Flight::new(end, 1, frame));
             }
             Err(reason) => {
                 self.count_drop(end, reason);
@@ -106,7 +106,7 @@ impl Net {
     }
 
     pub(super) fn queue_for_wire(&mut self, now: Time, flight: Flight) {
-        self.release(now, flight.hold);
+        self.release(now, flight.credits);
         let (Some(foreign), Frame::Packet(bytes)) =
             (self.foreign.get_mut(&flight.to), flight.frame)
         else {
@@ -145,6 +145,7 @@ mod tests {
     use pollux_wire::keys::PKey;
     use pollux_wire::mad::smp::{DirectedSmp, LinearForwardingTable};
     use pollux_wire::mad::{Attribute, MadHeader, Method, MgmtClass};
+    use pollux_wire::packet::seal_hop;
     use pollux_wire::psn::Psn;
 
     const END: End = End { node: 0, port: 2 };
@@ -190,5 +191,36 @@ mod tests {
         net.grant_management(END);
         assert_eq!((answers(&mut net, Method::SET), refused(&net)), (1, 2));
         assert!(has_route(&net));
+    }
+    /// A packet without a BTH has no destination queue pair.
+    #[test]
+    fn only_packets_to_queue_pair_0_come_by_vl_15() {
+        let mut topology = Topology::generate("single:1", 1).unwrap();
+        topology.add_ports(END);
+        let mut net = Net::new(Subnet::new(topology), 1, Wire::default());
+        net.add_foreign(END).unwrap();
+        net.set_foreign_up(END, true);
+        let datagram = Datagram {
+            slid: Lid(7),
+            dlid: Lid(1),
+            src_qp: Qpn::GSI,
+            dest_qp: Qpn::GSI,
+            p_key: PKey::DEFAULT,
+            mad: [0; 256],
+        };
+        let mut data = packet_of(&datagram, Psn::new(1));
+        data.set_lane(15);
+        let smp = Datagram { src_qp: Qpn::SMI, dest_qp: Qpn::SMI, ..datagram };
+        let mut management = packet_of(&smp, Psn::new(1));
+        management.set_lane(0);
+        let mut raw = vec![0xf0, 0, 0, 1, 0, 4, 0, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        seal_hop(&mut raw);
+        for frame in [data, management, Frame::Packet(raw)] {
+            let Frame::Packet(bytes) = frame else { unreachable!("they are packets") };
+            net.receive_foreign(Time::START, END, &bytes);
+        }
+        let drops = &net.subnet().nodes()[0].drops;
+        assert_eq!((drops.of(NodeDrop::Malformed), drops.total()), (3, 3));
+        assert_eq!(net.deadline(), None);
     }
 }

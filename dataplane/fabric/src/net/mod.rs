@@ -7,10 +7,10 @@
 //! tables, but no node on it reads their payload.
 //!
 //! ```text
-//!   adapter --Net::send--> cross: arbitration, faults, latency --> event --advance--> arrive
-//!                            ^                                                        |    |
-//!                            +---- relay: forwarded by the switch's tables <----------+    v
-//!                                                        take: the adapter at the end <----+
+//!   adapter --Net::send--> transmit: arbitration, faults, latency --> event --advance--> arrive
+//!                            ^                                                           |    |
+//!                            +---- relay: forwarded by the switch's tables <-------------+    v
+//!                                                           take: the adapter at the end <----+
 //! ```
 //!
 //! In a running fabric, [`crate::Fabric::step`] calls `advance`. In the simulated world of the
@@ -19,20 +19,20 @@
 //! Management datagrams for a node go to its agents. A datagram reaches the node either through
 //! [`Subnet::send`], which takes no time, or as a packet; `management` converts between the two
 //! forms. Datagrams that no agent handles wait in [`Net::poll_delivery`] for managers and programs
-//! at that port. The caller passes the rest to the adapter there ([`Net::give`]).
+//! at that port. The caller passes the rest to the adapter there ([`Net::deliver_to_adapter`]).
 //!
 //! [`foreign`] has the ports to other fabrics, and [`shared_port`] the adapters at the ports.
 
 pub mod agent_mad;
 mod arbiter;
 pub mod bypass;
-mod crossing;
 mod egress;
 mod flight;
 pub mod foreign;
 mod management;
 mod router;
 pub mod shared_port;
+mod transmit;
 
 use crate::link::Wire;
 use crate::link::fault::SeededRng;
@@ -42,7 +42,7 @@ use crate::switch;
 use crate::time::Time;
 use crate::topology::End;
 use egress::Egress;
-use flight::Flight;
+use flight::{Flight, HeldCredits};
 use foreign::Foreign;
 pub(crate) use management::{packet_of, start_return_path};
 use pollux_hca::Frame;
@@ -55,6 +55,7 @@ use pollux_wire::packet::Lrh;
 use pollux_wire::psn::Psn;
 use shared_port::{PortContext, SharedPort};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 
 /// Callback for every packet on a link: its time, the end that sent it, and its bytes, LRH to VCRC.
 pub type Tap = Box<dyn FnMut(Time, End, &[u8]) + Send>;
@@ -80,6 +81,9 @@ pub struct Net {
     /// Whether links have a rate; otherwise, sending takes no time.
     is_paced: bool,
     egress: BTreeMap<End, Egress>,
+    /// The credits of frames that were lost with a cable. `advance` returns them, because that
+    /// needs the time.
+    unreleased: Vec<Arc<HeldCredits>>,
     /// The latest arrival time at each end of a link, without delays by faults. Later frames arrive
     /// at this time or after it.
     latest: BTreeMap<End, Time>,
@@ -128,6 +132,7 @@ impl Net {
             datagrams: 0,
             is_paced: false,
             egress: BTreeMap::new(),
+            unreleased: Vec::new(),
             latest: BTreeMap::new(),
             adapters: BTreeMap::new(),
             managing: BTreeSet::new(),
@@ -210,8 +215,10 @@ impl Net {
             Event::Pump(_) => true,
         });
         for end in [Some(end), peer].into_iter().flatten() {
-            let lost = self.egress.remove(&end).map_or(0, |mut egress| egress.clear());
-            self.subnet.port_mut(end).counters.xmit_discards.add(lost as u64);
+            let Some(egress) = self.egress.remove(&end) else { continue };
+            let lost = egress.into_flights();
+            self.subnet.port_mut(end).counters.xmit_discards.add(lost.len() as u64);
+            self.unreleased.extend(lost.into_iter().filter_map(|flight| flight.credits));
         }
     }
 
@@ -266,20 +273,21 @@ impl Net {
     /// process may send no SMPs other than Gets; responses and traps of the port come from its
     /// agent in the net.
     pub(crate) fn check_process(&self, end: End, frame: &Frame) -> Result<(), NodeDrop> {
+        let method = smp_method(frame)?;
         let slid = frame.slid();
         let is_directed = slid == Lid::PERMISSIVE && frame.lane() == Lrh::VL_MANAGEMENT;
         if !self.has_lid(end, slid) && !is_directed {
             return Err(NodeDrop::SourceLid);
         }
         let is_allowed = |method| method == Method::GET || self.managing.contains(&end);
-        frame.smp_method().is_none_or(is_allowed).then_some(()).ok_or(NodeDrop::NotManager)
+        method.is_none_or(is_allowed).then_some(()).ok_or(NodeDrop::NotManager)
     }
 
     /// Checks whether a frame from a wire may enter. Agents of the nodes behind the wire may
     /// respond and send traps. Set and TrapRepress need the management grant.
     fn check_foreign(&self, end: End, frame: &Frame) -> Result<(), NodeDrop> {
         let sets = |method| matches!(method, Method::SET | Method::TRAP_REPRESS);
-        let is_allowed = self.managing.contains(&end) || !frame.smp_method().is_some_and(sets);
+        let is_allowed = !smp_method(frame)?.is_some_and(sets) || self.managing.contains(&end);
         is_allowed.then_some(()).ok_or(NodeDrop::NotManager)
     }
 
@@ -301,7 +309,7 @@ impl Net {
             return self.handle_management(now, origin, from, 0, frame);
         }
         if !self.loop_back(origin, &frame) {
-            self.cross(now, Flight::new(origin, 0, frame));
+            self.transmit(now, Flight::new(origin, 0, frame));
         }
     }
 
@@ -325,7 +333,7 @@ impl Net {
     }
 
     /// Delivers a datagram to the adapter at its port, or counts a drop.
-    pub fn give(&mut self, delivery: MadDelivery) {
+    pub fn deliver_to_adapter(&mut self, delivery: MadDelivery) {
         let MadDelivery { at, datagram, frame } = delivery;
         let (origin, frame) = frame.unwrap_or_else(|| (at.into(), self.packet(&datagram)));
         self.deliver(at, origin, frame);
@@ -338,12 +346,15 @@ impl Net {
     }
 
     pub fn deadline(&self) -> Option<Time> {
-        let departs = self.subnet.has_departures().then_some(Time::START);
-        departs.or_else(|| self.events.keys().next().map(|&(at, _)| at))
+        let is_due = self.subnet.has_departures() || !self.unreleased.is_empty();
+        is_due.then_some(Time::START).or_else(|| self.events.keys().next().map(|&(at, _)| at))
     }
 
     pub fn advance(&mut self, now: Time) {
         self.handle_departures(now, None);
+        for credits in std::mem::take(&mut self.unreleased) {
+            self.release(now, Some(credits));
+        }
         while let Some(entry) = self.events.first_entry()
             && entry.key().0 <= now
         {
@@ -360,10 +371,10 @@ impl Net {
         let to = flight.to;
         if !self.subnet.nodes()[to.node as usize].is_switch() {
             // An adapter receives at the rate of the link, so it returns the credits at once.
-            let hold = flight.hold.take();
-            self.release(now, hold);
+            let credits = flight.credits.take();
+            self.release(now, credits);
         }
-        if flight.leaves {
+        if flight.leaves_fabric {
             return self.queue_for_wire(now, flight);
         }
         let Some(transit) = flight::transit_of(&flight.frame, to.port) else { return };
@@ -375,7 +386,7 @@ impl Net {
         }
         let node = self.subnet.node_mut(to.node);
         if is_own(node, to, &flight.frame) {
-            self.release(now, flight.hold);
+            self.release(now, flight.credits);
             return self.handle_management(now, flight.origin, to, flight.hops, flight.frame);
         }
         if node.is_switch() {
@@ -426,7 +437,7 @@ impl Net {
     fn handle_departures(&mut self, now: Time, mut cause: Option<MadDelivery>) {
         while let Some(Departure { from, hops, datagram }) = self.subnet.poll_departure() {
             let frame = self.packet(&datagram);
-            self.cross(now, Flight::new(from, hops, frame));
+            self.transmit(now, Flight::new(from, hops, frame));
         }
         while let Some((at, datagram)) = self.subnet.poll_delivery() {
             if self.delivered.len() >= DELIVERED_MAX {
@@ -453,17 +464,25 @@ impl Net {
             hops.retain(|hop| hop.port > 0);
         }
         // The last copy is the frame itself.
-        let Some(last) = hops.pop() else { return self.release(now, flight.hold) };
+        let Some(last) = hops.pop() else { return self.release(now, flight.credits) };
         for hop in hops {
-            self.cross(now, flight.clone().via(hop));
+            self.transmit(now, flight.clone().with_hop(hop));
         }
-        self.cross(now, flight.via(last));
+        self.transmit(now, flight.with_hop(last));
     }
 }
 
 /// Whether a link with these properties needs packets.
 fn needs_packets(wire: &Wire) -> bool {
     wire.packets_only || !wire.faults.are_none()
+}
+
+/// The method of a frame from outside the net, if it is an SMP. VL 15 is for SMPs only (IBA 7.6):
+/// it needs no active ports and no partitions.
+fn smp_method(frame: &Frame) -> Result<Option<Method>, NodeDrop> {
+    let method = frame.smp_method();
+    let is_on_its_vl = (frame.lane() == Lrh::VL_MANAGEMENT) == method.is_some();
+    is_on_its_vl.then_some(method).ok_or(NodeDrop::Malformed)
 }
 
 /// Whether a frame at a port is a management datagram for this node.

@@ -31,7 +31,7 @@ impl Net {
         match self.rewrite(at, &mut flight.frame) {
             Ok(port) => {
                 flight.to.port = port;
-                self.cross(now, flight);
+                self.transmit(now, flight);
             }
             Err(reason) => self.count_drop(at, reason),
         }

@@ -24,20 +24,20 @@ pub const ARRIVED_BYTES_MAX: usize = 32 << 20;
 pub struct PortContext {
     pub end: End,
     /// The vHCA index, below [`PORT_CONTEXTS_MAX`]. Context 0 gets management datagrams.
-    pub number: u8,
+    pub vhca_index: u8,
 }
 
 impl From<End> for PortContext {
     /// Context 0.
     fn from(end: End) -> Self {
-        Self { end, number: 0 }
+        Self { end, vhca_index: 0 }
     }
 }
 
-pub(super) type SharedPort = BTreeMap<u8, Attached>;
+pub(super) type SharedPort = BTreeMap<u8, AttachedAdapter>;
 
 #[derive(Default)]
-pub(super) struct Attached {
+pub(super) struct AttachedAdapter {
     /// Frames that have arrived, each with the context that sent it.
     arrived: VecDeque<(PortContext, Frame)>,
     /// Their total length.
@@ -48,23 +48,23 @@ pub(super) struct Attached {
 
 impl Net {
     pub fn attach(&mut self, at: impl Into<PortContext>, leases: &Arc<LeaseTable>) {
-        self.in_context(at.into()).leases = Some(leases.clone());
+        self.attach_slot(at.into()).leases = Some(leases.clone());
     }
 
     /// Attaches an adapter whose leases are in another process.
     pub fn claim(&mut self, at: impl Into<PortContext>) {
-        self.in_context(at.into());
+        self.attach_slot(at.into());
     }
 
-    fn in_context(&mut self, at: PortContext) -> &mut Attached {
-        self.adapters.entry(at.end).or_default().entry(at.number).or_default()
+    fn attach_slot(&mut self, at: PortContext) -> &mut AttachedAdapter {
+        self.adapters.entry(at.end).or_default().entry(at.vhca_index).or_default()
     }
 
     /// Removes the adapter of a context. Frames that it has not taken are lost.
     pub fn detach(&mut self, at: impl Into<PortContext>) {
         let at = at.into();
         let Some(contexts) = self.adapters.get_mut(&at.end) else { return };
-        let lost = contexts.remove(&at.number).map_or(0, |adapter| adapter.arrived.len());
+        let lost = contexts.remove(&at.vhca_index).map_or(0, |adapter| adapter.arrived.len());
         self.waiting -= lost;
         if contexts.is_empty() {
             self.adapters.remove(&at.end);
@@ -77,17 +77,17 @@ impl Net {
             |number: &u8| self.adapters.get(&end).is_some_and(|at| at.contains_key(number));
         (1..PORT_CONTEXTS_MAX)
             .find(|number| !is_taken(number))
-            .map(|number| PortContext { end, number })
+            .map(|vhca_index| PortContext { end, vhca_index })
     }
 
     pub fn leases(&self, at: impl Into<PortContext>) -> Option<Arc<LeaseTable>> {
         let at = at.into();
-        self.adapters.get(&at.end)?.get(&at.number)?.leases.clone()
+        self.adapters.get(&at.end)?.get(&at.vhca_index)?.leases.clone()
     }
 
     pub fn take(&mut self, at: impl Into<PortContext>) -> Option<(PortContext, Frame)> {
         let at = at.into();
-        let adapter = self.adapters.get_mut(&at.end)?.get_mut(&at.number)?;
+        let adapter = self.adapters.get_mut(&at.end)?.get_mut(&at.vhca_index)?;
         let (from, frame) = adapter.arrived.pop_front()?;
         adapter.bytes -= frame.stored_bytes();
         self.waiting -= 1;
@@ -97,7 +97,7 @@ impl Net {
     /// The number of frames that have arrived since the adapter attached, taken or not.
     pub fn arrivals(&self, at: impl Into<PortContext>) -> u64 {
         let at = at.into();
-        let adapter = self.adapters.get(&at.end).and_then(|contexts| contexts.get(&at.number));
+        let adapter = self.adapters.get(&at.end).and_then(|contexts| contexts.get(&at.vhca_index));
         adapter.map_or(0, |adapter| adapter.arrivals)
     }
 
@@ -120,14 +120,14 @@ impl Net {
         if dest_qp == Qpn::MULTICAST {
             return self.deliver_to_all(to, origin, &frame);
         }
-        self.enqueue(PortContext { end: to, number: context_of(dest_qp) }, origin, frame);
+        self.enqueue(PortContext { end: to, vhca_index: context_of(dest_qp) }, origin, frame);
     }
 
     /// Delivers a frame to all adapters at an end except its sender.
     fn deliver_to_all(&mut self, to: End, origin: PortContext, frame: &Frame) {
         let contexts = self.adapters.get(&to).into_iter().flat_map(BTreeMap::keys);
         let contexts: Vec<PortContext> =
-            contexts.map(|number| PortContext { end: to, number: *number }).collect();
+            contexts.map(|number| PortContext { end: to, vhca_index: *number }).collect();
         for context in contexts.into_iter().filter(|context| *context != origin) {
             self.enqueue(context, origin, frame.clone());
         }
@@ -135,7 +135,7 @@ impl Net {
 
     fn enqueue(&mut self, context: PortContext, origin: PortContext, frame: Frame) {
         let contexts = self.adapters.get_mut(&context.end);
-        let reason = match contexts.and_then(|contexts| contexts.get_mut(&context.number)) {
+        let reason = match contexts.and_then(|contexts| contexts.get_mut(&context.vhca_index)) {
             Some(adapter) if adapter.has_space(&frame) => {
                 adapter.bytes += frame.stored_bytes();
                 adapter.arrivals += 1;
@@ -168,7 +168,7 @@ impl Net {
     }
 }
 
-impl Attached {
+impl AttachedAdapter {
     fn has_space(&self, frame: &Frame) -> bool {
         let has_bytes = self.bytes + frame.stored_bytes() <= ARRIVED_BYTES_MAX;
         self.arrived.len() < ARRIVED_FRAMES_MAX && (has_bytes || self.arrived.is_empty())

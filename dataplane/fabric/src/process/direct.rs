@@ -8,11 +8,14 @@ use super::exposure::Exposure;
 use super::port_page::{RingState, SLOTS};
 use super::shared_leases::PeerLeases;
 use super::{PAGE_BYTES_MAX, tag, wake_socket};
-use pollux_hca::frame::{sges_of, size_of_message};
-use pollux_hca::head::LEASED;
+use crate::time::Time;
+use pollux_hca::Adapter;
+use pollux_hca::frame::{Arrival, sges_of, size_of_message};
+use pollux_hca::head::{LEASED, is_management, route_bits};
+use pollux_hca::lease::LeasedMemory;
 use pollux_mem::counters::{CounterReader, SharedCounters};
 use pollux_mem::region::MapError;
-use pollux_mem::shared_ring::{RingReceiver, RingSender, SharedRing};
+use pollux_mem::shared_ring::{Entry, RingReceiver, RingSender, SharedRing};
 use pollux_mem::sleep_word::{SleepWatch, SleepWord};
 use pollux_mem::words::LINE_WORDS;
 use pollux_mem::{Segment, Words};
@@ -58,7 +61,7 @@ pub(crate) struct Granted {
     /// The last reading of packets and words.
     seen: [u64; 2],
     /// The segment in the outstanding request to the receiver.
-    asked: Option<u32>,
+    outstanding: Option<u32>,
 }
 
 impl Granted {
@@ -69,7 +72,7 @@ impl Granted {
         SharedRing::create(layout(&segment)?.0, SLOTS).expect("the segment is large enough");
         let RingState { state, counters } = ring_state;
         let counters = CounterReader::new(counters);
-        let mut granted = Self { slot, state, counters, seen: [0; 2], asked: None };
+        let mut granted = Self { slot, state, counters, seen: [0; 2], outstanding: None };
         granted.traffic();
         Ok((granted, segment.into_fd()))
     }
@@ -92,15 +95,15 @@ impl Granted {
 
     /// Records a request to the receiver to map or unmap a segment. `false` if the previous request
     /// has no answer yet.
-    pub(crate) fn ask(&mut self, segment: u32) -> bool {
-        let may = self.asked.is_none();
-        self.asked = self.asked.or(Some(segment));
+    pub(crate) fn begin_request(&mut self, segment: u32) -> bool {
+        let may = self.outstanding.is_none();
+        self.outstanding = self.outstanding.or(Some(segment));
         may
     }
 
     /// Records the answer of the receiver; returns whether there was a request.
-    pub(crate) fn answer(&mut self, segment: u32) -> bool {
-        self.asked.take_if(|asked| *asked == segment).is_some()
+    pub(crate) fn end_request(&mut self, segment: u32) -> bool {
+        self.outstanding.take_if(|outstanding| *outstanding == segment).is_some()
     }
 }
 
@@ -219,6 +222,38 @@ impl DirectReceiver {
         let (ring, sleep) = (ring.receiver(), SleepWord::new(sleep));
         Some(Self { number, route, peer_leases: PeerLeases::default(), ring, sleep, wake_socket })
     }
+
+    /// Passes the next message to the adapter; returns whether there was one.
+    #[inline(always)]
+    pub(super) fn receive(&mut self, now: Time, adapter: &mut Adapter, buf: &mut Vec<u8>) -> bool {
+        let Self { route, peer_leases, ring, .. } = self;
+        ring.receive(|entry| {
+            let [first, second, ..] = entry.first_words();
+            if entry.tag() != tag::MESSAGE || route_bits(first, second) != *route {
+                adapter.handle_message(now, None);
+                return;
+            }
+            deliver(entry, Some(peer_leases), now, adapter, buf);
+        })
+    }
+}
+
+/// Passes a message to the adapter. A message of a direct ring has the sender's leases.
+#[inline(always)]
+pub(super) fn deliver(
+    entry: &Entry<'_>,
+    leases: Option<&PeerLeases>,
+    now: Time,
+    adapter: &mut Adapter,
+    buf: &mut Vec<u8>,
+) {
+    if !adapter.receive_fast(now, entry) {
+        // Management datagrams must come from the server, because the agents are there.
+        let is_misplaced = leases.is_some() && is_management(entry.first_words()[0]);
+        let leases = leases.map(|peer_leases| peer_leases as &dyn LeasedMemory);
+        let arrival = Arrival::of_entry(entry, leases, buf).filter(|_| !is_misplaced);
+        adapter.handle_message(now, arrival.as_ref());
+    }
 }
 
 #[cfg(test)]
@@ -291,8 +326,8 @@ mod tests {
     #[test]
     fn a_receiver_is_asked_one_thing_at_a_time() {
         let (mut granted, ..) = ring();
-        assert!(granted.ask(3) && !granted.ask(4) && !granted.answer(4));
-        assert!(granted.answer(3) && !granted.answer(3) && granted.ask(4));
+        assert!(granted.begin_request(3) && !granted.begin_request(4) && !granted.end_request(4));
+        assert!(granted.end_request(3) && !granted.end_request(3) && granted.begin_request(4));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!               Expose, through the server                 Mapped: yes
-//!   by copy ------------------------------------> asked ----------------> by lease
+//!   by copy ------------------------------------> requested ------------> by lease
 //!      ^                                            |                        |
 //!      |                 Mapped: no                 |        Withdraw        |
 //!      +--------------------------------------------+------------------------+
@@ -28,53 +28,54 @@ pub(crate) struct Exposure {
     mapped: BTreeSet<u32>,
     /// Segments that the receiver could not map.
     refused: BTreeSet<u32>,
-    asked: Option<u32>,
+    /// The segment in the outstanding request.
+    outstanding: Option<u32>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Reach {
+pub(crate) enum TransferMode {
     /// The receiver copies the message out of the sender's memory.
     Lease,
     /// The sender writes the message into the ring, and asks the receiver to map this segment.
-    Asks(u32),
+    CopyAndRequest(u32),
     /// The sender writes the message into the ring.
     Copy,
 }
 
 impl Exposure {
     #[inline]
-    pub(crate) fn reach(
+    pub(crate) fn transfer_mode(
         &self,
         leases: &SharedLeases,
         keys: &mut dyn Iterator<Item = LKey>,
-    ) -> Reach {
+    ) -> TransferMode {
         for key in keys {
-            let Some(segment) = leases.segment_of(key) else { return Reach::Copy };
+            let Some(segment) = leases.segment_of(key) else { return TransferMode::Copy };
             let missing = [TABLE, segment].into_iter().find(|number| !self.mapped.contains(number));
             if let Some(missing) = missing {
-                return self.ask(missing);
+                return self.copy_and_request(missing);
             }
         }
-        Reach::Lease
+        TransferMode::Lease
     }
 
     #[cold]
-    fn ask(&self, segment: u32) -> Reach {
-        let may = self.asked.is_none()
+    fn copy_and_request(&self, segment: u32) -> TransferMode {
+        let may = self.outstanding.is_none()
             && !self.refused.contains(&segment)
             && self.mapped.len() + self.refused.len() <= SEGMENTS_MAX;
-        if may { Reach::Asks(segment) } else { Reach::Copy }
+        if may { TransferMode::CopyAndRequest(segment) } else { TransferMode::Copy }
     }
 
     pub(crate) fn record_request(&mut self, segment: u32) {
-        self.asked = Some(segment);
+        self.outstanding = Some(segment);
     }
 
     pub(crate) fn handle_answer(&mut self, segment: u32, is_mapped: bool, leases: &SharedLeases) {
-        if self.asked != Some(segment) {
+        if self.outstanding != Some(segment) {
             return;
         }
-        self.asked = None;
+        self.outstanding = None;
         if is_mapped {
             self.mapped.insert(segment);
         } else if leases.has(segment) {
@@ -84,7 +85,7 @@ impl Exposure {
 
     /// A mapped segment that has no leases any more and can be withdrawn now.
     pub(crate) fn find_stale(&mut self, leases: &SharedLeases) -> Option<u32> {
-        if self.asked.is_some() {
+        if self.outstanding.is_some() {
             return None;
         }
         self.refused.retain(|segment| leases.has(*segment));
@@ -94,7 +95,7 @@ impl Exposure {
     /// Records that Withdraw was sent for a segment.
     pub(crate) fn record_withdrawal(&mut self, segment: u32) {
         self.mapped.remove(&segment);
-        self.asked = Some(segment);
+        self.outstanding = Some(segment);
     }
 }
 
@@ -104,8 +105,8 @@ mod tests {
     use pollux_hca::lease::LeasePublisher;
     use pollux_mem::Memory;
 
-    fn reach(exposure: &Exposure, leases: &SharedLeases, keys: &[LKey]) -> Reach {
-        exposure.reach(leases, &mut keys.iter().copied())
+    fn transfer_mode(exposure: &Exposure, leases: &SharedLeases, keys: &[LKey]) -> TransferMode {
+        exposure.transfer_mode(leases, &mut keys.iter().copied())
     }
 
     #[test]
@@ -114,15 +115,30 @@ mod tests {
         let keys = [LKey(0x100), LKey(0x200)];
         keys.iter().for_each(|key| leases.grant(*key, &Memory::shared(1).unwrap(), 0));
         for segment in [TABLE, 1, 2] {
-            assert_eq!(reach(&exposure, &leases, &keys), Reach::Asks(segment));
+            assert_eq!(
+                transfer_mode(&exposure, &leases, &keys),
+                TransferMode::CopyAndRequest(segment)
+            );
             exposure.record_request(segment);
-            assert_eq!(reach(&exposure, &leases, &keys), Reach::Copy, "one question at a time");
+            assert_eq!(
+                transfer_mode(&exposure, &leases, &keys),
+                TransferMode::Copy,
+                "one question at a time"
+            );
             exposure.handle_answer(segment + 1, true, &leases);
-            assert_eq!(reach(&exposure, &leases, &keys), Reach::Copy, "that was not asked");
+            assert_eq!(
+                transfer_mode(&exposure, &leases, &keys),
+                TransferMode::Copy,
+                "that was not asked"
+            );
             exposure.handle_answer(segment, true, &leases);
         }
-        assert_eq!(reach(&exposure, &leases, &keys), Reach::Lease);
-        assert_eq!(reach(&exposure, &leases, &[LKey(0x300)]), Reach::Copy, "that is not leased");
+        assert_eq!(transfer_mode(&exposure, &leases, &keys), TransferMode::Lease);
+        assert_eq!(
+            transfer_mode(&exposure, &leases, &[LKey(0x300)]),
+            TransferMode::Copy,
+            "that is not leased"
+        );
 
         assert_eq!(exposure.find_stale(&leases), None);
         leases.end(keys[0]);
@@ -130,7 +146,7 @@ mod tests {
         exposure.record_withdrawal(1);
         assert_eq!(exposure.find_stale(&leases), None);
         exposure.handle_answer(1, false, &leases);
-        assert_eq!(reach(&exposure, &leases, &keys[1..]), Reach::Lease);
+        assert_eq!(transfer_mode(&exposure, &leases, &keys[1..]), TransferMode::Lease);
     }
 
     #[test]
@@ -138,11 +154,14 @@ mod tests {
         let (leases, mut exposure) = (SharedLeases::new().unwrap(), Exposure::default());
         leases.grant(LKey(0x100), &Memory::shared(1).unwrap(), 0);
         for (segment, is_mapped) in [(TABLE, true), (1, false)] {
-            assert_eq!(reach(&exposure, &leases, &[LKey(0x100)]), Reach::Asks(segment));
+            assert_eq!(
+                transfer_mode(&exposure, &leases, &[LKey(0x100)]),
+                TransferMode::CopyAndRequest(segment)
+            );
             exposure.record_request(segment);
             exposure.handle_answer(segment, is_mapped, &leases);
         }
-        assert_eq!(reach(&exposure, &leases, &[LKey(0x100)]), Reach::Copy);
+        assert_eq!(transfer_mode(&exposure, &leases, &[LKey(0x100)]), TransferMode::Copy);
         assert_eq!(exposure.find_stale(&leases), None);
     }
 }

@@ -43,9 +43,9 @@ pub struct Grant {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RingDecision {
-    Yes,
+    Grant,
     /// The client has a ring for the route, needs none, or no slot is free now.
-    No,
+    Refuse,
     /// A slot will be free when this ring has ended.
     TakeBack(u64),
 }
@@ -62,34 +62,35 @@ impl Grants {
         self.by_route.contains_key(&(from, route))
     }
 
-    pub fn may(&self, from: u32, to: u32, route: u64) -> RingDecision {
+    /// Whether a client gets a direct ring for a route.
+    pub fn decide(&self, from: u32, to: u32, route: u64) -> RingDecision {
         if self.has(from, route) || from == to {
-            return RingDecision::No;
+            return RingDecision::Refuse;
         }
         let of_sender = self.rings.values().filter(|grant| grant.from == from).count();
         if of_sender >= DIRECT_RINGS_MAX {
-            return self.least_used(|grant| grant.from == from);
+            return self.ring_to_take_back(|grant| grant.from == from);
         }
         let mut senders = BTreeMap::<u32, usize>::new();
         for grant in self.rings.values().filter(|grant| grant.to == to) {
             *senders.entry(grant.from).or_default() += 1;
         }
         if senders.values().sum::<usize>() < DIRECT_RINGS_MAX {
-            return RingDecision::Yes;
+            return RingDecision::Grant;
         }
         let most = senders.values().max().copied();
-        self.least_used(|grant| grant.to == to && senders.get(&grant.from).copied() == most)
+        self.ring_to_take_back(|grant| grant.to == to && senders.get(&grant.from).copied() == most)
     }
 
     /// The ring to take back. A new ring is not taken back, and only one ring at a time.
-    fn least_used(&self, is: impl Fn(&Grant) -> bool) -> RingDecision {
+    fn ring_to_take_back(&self, is: impl Fn(&Grant) -> bool) -> RingDecision {
         let mut rings = self.rings.iter().filter(|(_, grant)| is(grant));
         if rings.clone().any(|(_, grant)| grant.is_closing) {
-            return RingDecision::No;
+            return RingDecision::Refuse;
         }
         let old = rings.by_ref().filter(|(_, grant)| grant.readings > 1);
         let least = old.min_by_key(|(_, grant)| grant.used);
-        least.map_or(RingDecision::No, |(number, _)| RingDecision::TakeBack(*number))
+        least.map_or(RingDecision::Refuse, |(number, _)| RingDecision::TakeBack(*number))
     }
 
     /// Assigns a new direct ring; returns its number.
@@ -108,7 +109,7 @@ impl Grants {
     }
 
     /// Opens a ring that its sender starts to use. The first call returns the receiver.
-    pub fn begin(&mut self, from: u32, number: u64) -> Option<u32> {
+    pub fn open(&mut self, from: u32, number: u64) -> Option<u32> {
         let grant = self.rings.get_mut(&number)?;
         let begins = grant.from == from && !grant.is_open;
         grant.is_open |= begins;
@@ -132,7 +133,7 @@ impl Grants {
         for grant in self.rings.values_mut().filter(|grant| grant.is_closing) {
             grant.closing_readings += 1;
         }
-        self.all(|grant| grant.closing_readings > CLOSING_READINGS_MAX)
+        self.numbers_where(|grant| grant.closing_readings > CLOSING_READINGS_MAX)
     }
 
     /// Records the packets since the last reading.
@@ -146,10 +147,11 @@ impl Grants {
 
     /// The rings to and from a client.
     pub fn of_client(&self, client: u32) -> Vec<u64> {
-        self.all(|grant| grant.from == client || grant.to == client)
+        self.numbers_where(|grant| grant.from == client || grant.to == client)
     }
 
-    pub fn all(&self, is: impl Fn(&Grant) -> bool) -> Vec<u64> {
+    /// The numbers of the rings for which `is` holds.
+    pub fn numbers_where(&self, is: impl Fn(&Grant) -> bool) -> Vec<u64> {
         self.rings.iter().filter(|(_, grant)| is(grant)).map(|(number, _)| *number).collect()
     }
 }
@@ -172,14 +174,14 @@ mod tests {
     fn the_least_used_ring_is_taken_back_when_there_are_too_many() {
         let mut grants = full();
         let next = DIRECT_RINGS_MAX as u64;
-        assert_eq!(grants.may(1, 9, 0), RingDecision::No, "there is one");
-        assert_eq!(grants.may(1, 9, next), RingDecision::TakeBack(next));
+        assert_eq!(grants.decide(1, 9, 0), RingDecision::Refuse, "there is one");
+        assert_eq!(grants.decide(1, 9, next), RingDecision::TakeBack(next));
         grants.take_back(next);
-        assert_eq!(grants.may(1, 9, next), RingDecision::No, "one at a time");
+        assert_eq!(grants.decide(1, 9, next), RingDecision::Refuse, "one at a time");
         assert_eq!(grants.end(next).map(|grant| grant.to), Some(DIRECT_RINGS_MAX as u32 + 1));
-        assert_eq!(grants.may(1, 9, next), RingDecision::Yes);
-        assert_eq!(grants.may(1, 1, next), RingDecision::No, "what loops back needs none");
-        assert_eq!(grants.may(2, 1, 0), RingDecision::Yes, "another's");
+        assert_eq!(grants.decide(1, 9, next), RingDecision::Grant);
+        assert_eq!(grants.decide(1, 1, next), RingDecision::Refuse, "what loops back needs none");
+        assert_eq!(grants.decide(2, 1, 0), RingDecision::Grant, "another's");
     }
 
     #[test]
@@ -188,11 +190,11 @@ mod tests {
         (0..DIRECT_RINGS_MAX as u64).for_each(|route| {
             grants.grant(1, 2, route, BypassPath::default());
         });
-        assert_eq!(grants.may(3, 2, 0), RingDecision::No, "the receiver has enough");
-        grants.all(|_| true).into_iter().for_each(|ring| grants.record_traffic(ring, 1));
-        assert_eq!(grants.may(3, 2, 0), RingDecision::No);
-        grants.all(|_| true).into_iter().for_each(|ring| grants.record_traffic(ring, 1));
-        assert_eq!(grants.may(3, 2, 0), RingDecision::TakeBack(1));
+        assert_eq!(grants.decide(3, 2, 0), RingDecision::Refuse, "the receiver has enough");
+        grants.numbers_where(|_| true).into_iter().for_each(|ring| grants.record_traffic(ring, 1));
+        assert_eq!(grants.decide(3, 2, 0), RingDecision::Refuse);
+        grants.numbers_where(|_| true).into_iter().for_each(|ring| grants.record_traffic(ring, 1));
+        assert_eq!(grants.decide(3, 2, 0), RingDecision::TakeBack(1));
     }
 
     /// One sender has nearly all rings of a receiver and keeps them busy. A third one still gets a
@@ -209,14 +211,14 @@ mod tests {
             grants.record_traffic(honest, 1);
         }
         let least = all[all.len() - 1];
-        assert_eq!(grants.may(3, 9, 0), RingDecision::TakeBack(least));
+        assert_eq!(grants.decide(3, 9, 0), RingDecision::TakeBack(least));
         grants.take_back(least);
         for _ in 0..CLOSING_READINGS_MAX {
-            assert_eq!((grants.overdue(), grants.may(3, 9, 0)), (vec![], RingDecision::No));
+            assert_eq!((grants.overdue(), grants.decide(3, 9, 0)), (vec![], RingDecision::Refuse));
         }
         assert_eq!(grants.overdue(), [least], "its sender does not give it up");
         assert!(grants.end(least).is_some());
-        assert_eq!(grants.may(3, 9, 0), RingDecision::Yes);
+        assert_eq!(grants.decide(3, 9, 0), RingDecision::Grant);
     }
 
     #[test]
@@ -229,7 +231,7 @@ mod tests {
             all.iter()
                 .for_each(|ring| grants.record_traffic(*ring, if *ring == all[7] { 1 } else { 9 }));
         }
-        assert_eq!(grants.may(98, 99, 0), RingDecision::TakeBack(all[7]));
+        assert_eq!(grants.decide(98, 99, 0), RingDecision::TakeBack(all[7]));
     }
 
     #[test]
@@ -237,15 +239,15 @@ mod tests {
         let mut grants = full();
         (0..3).for_each(|_| grants.record_traffic(1, u64::MAX));
         assert_eq!(grants.ring(1).map(|grant| grant.used), Some(u64::MAX));
-        assert_eq!(grants.may(1, 9, u64::MAX), RingDecision::TakeBack(DIRECT_RINGS_MAX as u64));
+        assert_eq!(grants.decide(1, 9, u64::MAX), RingDecision::TakeBack(DIRECT_RINGS_MAX as u64));
     }
 
     #[test]
-    fn only_its_sender_begins_a_ring_and_once() {
+    fn only_its_sender_opens_a_ring_and_once() {
         let mut grants = Grants::default();
         let ring = grants.grant(1, 2, 5, BypassPath::default());
-        assert_eq!((grants.begin(2, ring), grants.begin(1, 9)), (None, None));
-        assert_eq!((grants.begin(1, ring), grants.begin(1, ring)), (Some(2), None));
+        assert_eq!((grants.open(2, ring), grants.open(1, 9)), (None, None));
+        assert_eq!((grants.open(1, ring), grants.open(1, ring)), (Some(2), None));
         assert_eq!((grants.of_client(2), grants.of_client(3)), (vec![ring], vec![]));
         assert!(grants.end(ring).is_some() && !grants.has(1, 5));
     }

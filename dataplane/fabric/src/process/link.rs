@@ -38,7 +38,7 @@ use std::time::Duration;
 /// Turns between reads of the socket.
 const TURNS_PER_SOCKET_READ: u32 = 4096;
 /// The interval at which a sleeping client without a server tries to connect.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
+const RECONNECT_INTERVAL: Duration = Duration::from_millis(20);
 /// The longest wait for the answer of a server.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -422,7 +422,7 @@ impl Link for ProcessLink {
     fn sleep_max(&self) -> Duration {
         match &self.state {
             State::Attached(session) => session.sleep_max(),
-            State::Disconnected | State::Attaching(_) => LOOK_EVERY,
+            State::Disconnected | State::Attaching(_) => RECONNECT_INTERVAL,
             State::Lost => Duration::MAX,
         }
     }

@@ -182,8 +182,8 @@ impl ServerPage {
     }
 
     /// Whether the client must be woken for a new entry of the ring down. True once for each sleep.
-    pub(crate) fn takes_waking(&self) -> bool {
-        takes_waking(&self.line, CLIENT_SLEEPS)
+    pub(crate) fn take_wake_request(&self) -> bool {
+        take_wake_request(&self.line, CLIENT_SLEEPS)
     }
 }
 
@@ -191,12 +191,12 @@ impl ServerPage {
 /// once more: the poll finds every entry of a sender that did not see the store.
 fn set_sleeps(line: &Words, word: usize, sleeps: bool) {
     line.as_slice()[word].store(sleeps.into(), Ordering::Relaxed);
-    // Pairs with the fence of `takes_waking`: either the load there sees this store, or the next
-    // poll of this side sees the entry.
+    // Pairs with the fence of `take_wake_request`: either the load there sees this store, or the
+    // next poll of this side sees the entry.
     fence(Ordering::SeqCst);
 }
 
-fn takes_waking(line: &Words, word: usize) -> bool {
+fn take_wake_request(line: &Words, word: usize) -> bool {
     fence(Ordering::SeqCst);
     let sleeps = &line.as_slice()[word];
     sleeps.load(Ordering::Relaxed) != 0 && sleeps.swap(0, Ordering::Relaxed) != 0
@@ -241,8 +241,8 @@ impl ClientPage {
     }
 
     /// Whether the server must be woken for a new entry of the ring up. True once for each sleep.
-    pub(crate) fn takes_waking(&self) -> bool {
-        takes_waking(&self.line, SERVER_SLEEPS)
+    pub(crate) fn take_wake_request(&self) -> bool {
+        take_wake_request(&self.line, SERVER_SLEEPS)
     }
 
     pub(crate) fn set_sleeps(&self, sleeps: bool) {
@@ -273,12 +273,12 @@ mod tests {
         server.set_wants_packets(true);
         assert_eq!(client.changed_port(), Some(port));
         assert!(client.wants_packets());
-        assert!(!client.takes_waking());
+        assert!(!client.take_wake_request());
         server.set_sleeps(true);
-        assert!(client.takes_waking() && !client.takes_waking(), "once");
-        assert!(!server.takes_waking());
+        assert!(client.take_wake_request() && !client.take_wake_request(), "once");
+        assert!(!server.take_wake_request());
         client.set_sleeps(true);
-        assert!(server.takes_waking() && !server.takes_waking(), "once");
+        assert!(server.take_wake_request() && !server.take_wake_request(), "once");
     }
 
     #[test]

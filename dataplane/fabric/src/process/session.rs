@@ -12,8 +12,8 @@
 //! [`exposure`]: super::exposure
 
 use super::control_message::ControlMessage;
-use super::direct::{DirectReceiver, DirectSender};
-use super::exposure::Reach;
+use super::direct::{DirectReceiver, DirectSender, deliver};
+use super::exposure::TransferMode;
 use super::port_page::ClientPage;
 use super::shared_leases::{PeerLeases, SharedLeases};
 use super::sleep_rate::SleepRate;
@@ -22,11 +22,8 @@ use super::tag;
 use super::wake_socket::{self, WakeSet};
 use crate::time::Time;
 use pollux_hca::Adapter;
-use pollux_hca::frame::Arrival;
 use pollux_hca::head::{is_management, route_bits};
-use pollux_hca::lease::LeasedMemory;
 use pollux_hca::violation::KeyViolation;
-use pollux_mem::shared_ring::Entry;
 use pollux_mem::sleep_word::barrier;
 use pollux_verbs::LKey;
 use std::collections::{BTreeMap, VecDeque};
@@ -35,10 +32,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Entries that a ring may deliver in a row while other rings wait.
-const IN_A_ROW: u32 = 16;
+const ENTRIES_PER_TURN: u32 = 16;
 
 /// The longest sleep of a client if a sender cannot wake it.
-const NAP_MAX: Duration = Duration::from_millis(1);
+const UNWOKEN_SLEEP_MAX: Duration = Duration::from_millis(1);
 
 /// The error when the server has ended, or sent an invalid message.
 #[derive(Debug)]
@@ -68,10 +65,12 @@ pub(super) struct Session {
     /// Whether senders must wake this client.
     is_asleep: bool,
     sleep_rate: SleepRate,
-    /// Whether all senders can wake this client.
-    is_woken: bool,
+    /// Whether the server can wake this client.
+    is_server_watched: bool,
+    /// Whether the server and all senders can wake this client.
+    can_be_woken: bool,
     /// Whether the descriptor has ended this sleep at least once.
-    has_slept: bool,
+    was_notified: bool,
 }
 
 enum Path<'a> {
@@ -88,7 +87,7 @@ impl Session {
         leases: Arc<SharedLeases>,
         wake_set: Arc<WakeSet>,
     ) -> Self {
-        let is_woken = wake_set.watch(&socket, wake_socket::SERVER);
+        let is_server_watched = wake_set.watch(&socket, wake_socket::SERVER);
         Self {
             socket,
             page,
@@ -97,7 +96,7 @@ impl Session {
             sender_last: 0,
             receivers: Vec::new(),
             turn: 0,
-            turn_left: IN_A_ROW,
+            turn_left: ENTRIES_PER_TURN,
             announced: BTreeMap::new(),
             answers: VecDeque::new(),
             is_notified: false,
@@ -105,8 +104,9 @@ impl Session {
             new_wake_socket: None,
             is_asleep: false,
             sleep_rate: SleepRate::default(),
-            is_woken,
-            has_slept: false,
+            is_server_watched,
+            can_be_woken: is_server_watched,
+            was_notified: false,
         }
     }
 
@@ -173,10 +173,10 @@ impl Session {
             return false;
         }
         let out = &mut self.senders[self.sender_last];
-        let segment = match out.exposure.reach(&self.leases, keys) {
-            Reach::Lease => return true,
-            Reach::Copy => return false,
-            Reach::Asks(segment) => segment,
+        let segment = match out.exposure.transfer_mode(&self.leases, keys) {
+            TransferMode::Lease => return true,
+            TransferMode::Copy => return false,
+            TransferMode::CopyAndRequest(segment) => segment,
         };
         let message = ControlMessage::Expose { ring: out.number, segment };
         if self.leases.with_descriptor(segment, |fd| self.socket.send(&message, Some(fd)))
@@ -252,19 +252,21 @@ impl Session {
         }
         // This has the fence that a sleep without a barrier needs.
         self.page.set_sleeps(true);
-        (self.is_asleep, self.has_slept) = (true, false);
-        let is_seen = !needs_barrier || barrier();
-        if !is_seen {
+        (self.is_asleep, self.was_notified) = (true, false);
+        let has_barrier = !needs_barrier || barrier();
+        if !has_barrier {
             // Senders may not have seen the request for fences: the next sleep needs the barrier.
             self.receivers.iter_mut().for_each(|from| _ = from.sleep.ask_for_fence(false));
         }
-        self.is_woken = is_seen && self.receivers.iter().all(|from| from.wake_socket.is_some());
+        self.can_be_woken = has_barrier
+            && self.is_server_watched
+            && self.receivers.iter().all(|from| from.wake_socket.is_some());
     }
 
     /// Must be called when the descriptor has ended a sleep. The client polls next and mostly finds
     /// an entry. So only a second call takes the notifications, and the first saves a system call.
     pub(super) fn handle_wake_up(&mut self) {
-        if std::mem::replace(&mut self.has_slept, true) {
+        if std::mem::replace(&mut self.was_notified, true) {
             self.take_notifications();
         }
     }
@@ -284,7 +286,7 @@ impl Session {
     }
 
     pub(super) fn sleep_max(&self) -> Duration {
-        if self.is_asleep && self.is_woken { Duration::MAX } else { NAP_MAX }
+        if self.is_asleep && self.can_be_woken { Duration::MAX } else { UNWOKEN_SLEEP_MAX }
     }
 
     #[cold]
@@ -302,7 +304,7 @@ impl Session {
         for _ in 0..=self.receivers.len() {
             if self.turn_left == 0 {
                 self.turn = if self.turn < self.receivers.len() { self.turn + 1 } else { 0 };
-                self.turn_left = IN_A_ROW;
+                self.turn_left = ENTRIES_PER_TURN;
             }
             let took = match self.receivers.get_mut(self.turn) {
                 Some(from) => from.receive(now, adapter, buf),
@@ -459,42 +461,9 @@ fn send_entry(page: &mut ClientPage, socket: &Socket, what: u8, number: u64) -> 
 /// Wakes the server for an entry in the ring up, if it sleeps.
 #[inline]
 fn wake(page: &ClientPage, socket: &Socket) {
-    if page.takes_waking() {
+    if page.take_wake_request() {
         // If the socket is full, its other messages wake the server.
         let _ = socket.send(&ControlMessage::Wake, None);
-    }
-}
-
-impl DirectReceiver {
-    /// Passes the next message to the adapter; returns whether there was one.
-    #[inline(always)]
-    fn receive(&mut self, now: Time, adapter: &mut Adapter, buf: &mut Vec<u8>) -> bool {
-        let Self { route, peer_leases, ring, .. } = self;
-        ring.receive(|entry| {
-            let [first, second, ..] = entry.first_words();
-            if entry.tag() != tag::MESSAGE || route_bits(first, second) != *route {
-                adapter.handle_message(now, None);
-                return;
-            }
-            deliver(entry, Some(peer_leases), now, adapter, buf);
-        })
-    }
-}
-
-#[inline(always)]
-fn deliver(
-    entry: &Entry<'_>,
-    leases: Option<&PeerLeases>,
-    now: Time,
-    adapter: &mut Adapter,
-    buf: &mut Vec<u8>,
-) {
-    if !adapter.receive_fast(now, entry) {
-        // Management datagrams must come from the server, because the agents are there.
-        let is_misplaced = leases.is_some() && is_management(entry.first_words()[0]);
-        let leases = leases.map(|peer_leases| peer_leases as &dyn LeasedMemory);
-        let arrival = Arrival::of_entry(entry, leases, buf).filter(|_| !is_misplaced);
-        adapter.handle_message(now, arrival.as_ref());
     }
 }
 
@@ -634,6 +603,18 @@ mod tests {
         all[ring + 32..].iter().skip(2).step_by(16).take(SLOTS)
     }
 
+    #[test]
+    fn a_client_that_the_server_cannot_wake_sleeps_briefly() {
+        let (mut session, _page, _server) = session("unwatched");
+        session.fall_asleep(Time::START);
+        assert_eq!(session.sleep_max(), Duration::MAX);
+        let Session { socket, page, leases, wake_set, .. } = session;
+        // The set has the socket already, so it refuses it.
+        let mut session = Session::new(socket, page, leases, wake_set);
+        session.fall_asleep(Time::START);
+        assert_eq!(session.sleep_max(), UNWOKEN_SLEEP_MAX);
+    }
+
     /// The server wakes a client once for each sleep. Once the notification is taken, the client
     /// must not count as asleep: a later entry would not wake it.
     #[test]
@@ -642,11 +623,11 @@ mod tests {
         session.page.changed_port();
         session.fall_asleep(Time::START);
         page.set_port(&Port { state: PortState::DOWN, ..port() });
-        assert!(page.takes_waking() && server.send(&ControlMessage::Wake, None));
+        assert!(page.take_wake_request() && server.send(&ControlMessage::Wake, None));
         session.read_socket().unwrap();
         assert!(!session.is_asleep(), "it would sleep, and nobody would wake it again");
         session.fall_asleep(Time::START);
-        assert!(session.page.changed_port().is_some() && page.takes_waking());
+        assert!(session.page.changed_port().is_some() && page.take_wake_request());
     }
 
     /// A sender notifies late, without a new entry, after the receiver has begun its next sleep.
@@ -767,7 +748,7 @@ mod tests {
         let mut polls = 0;
         while victim.received(1) == 0 {
             polls += 1;
-            assert!(polls <= 4 * IN_A_ROW + 4, "the server's ring has no turn");
+            assert!(polls <= 4 * ENTRIES_PER_TURN + 4, "the server's ring has no turn");
             assert!(session.receive(Time::START, &mut victim.adapter, &mut Vec::new()));
             for sender in &mut senders {
                 // `false` means that the ring is full, which the test needs.

@@ -5,7 +5,8 @@
 //! data       request:  the slot is written into its transaction ID; a node of the subnet or
 //!                      another program answers
 //!            response: goes through the subnet, and by its transaction ID to the right slot
-//! a request without a response at once, or within RESPONSE_TIME, is returned with TIMED_OUT
+//! a request without a response at once, or within RESPONSE_TIME, or beyond PENDING_MAX, is
+//! returned with TIMED_OUT
 //! ```
 //!
 //! A program gets only requests of its classes, because its preloaded library fails on a class
@@ -29,7 +30,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 pub const CLIENTS_MAX: usize = 32;
-/// Requests that may wait for their responses.
+/// Requests that may wait for their responses. Further ones are returned at once.
 const PENDING_MAX: usize = 4096;
 /// Messages to programs that may wait in [`Programs::poll_transmit`].
 const OUTGOING_MAX: usize = 4096;
@@ -162,8 +163,12 @@ impl Fabric {
             return;
         };
         let at = client.at;
-        let asked = mark(&mut message.mad, slot).filter(|_| programs.pending.len() < PENDING_MAX);
+        let asked = mark(&mut message.mad, slot);
         if let Some(transaction_id) = asked {
+            if programs.pending.len() >= PENDING_MAX {
+                let status = DataMessage::TIMED_OUT;
+                return programs.transmit(slot, DataMessage { status, ..message });
+            }
             let (deadline, request) = (now + RESPONSE_TIME, message);
             let pending = Pending { slot, deadline, is_handed_over: false, request };
             programs.pending.insert(transaction_id, pending);
@@ -505,6 +510,24 @@ mod tests {
         fabric.advance(due);
         let (to, back) = sent(&mut fabric).unwrap();
         assert_eq!((to, back.status), (asker, DataMessage::TIMED_OUT));
+    }
+
+    #[test]
+    fn a_request_beyond_the_limit_comes_back_at_once() {
+        let mut fabric = fabric();
+        let asker = connect(&mut fabric, "host1", false).unwrap();
+        let manager = connect(&mut fabric, "host2", true).unwrap();
+        for nth in 0..=PENDING_MAX {
+            let mut request = directed(Method::GET, SmInfo::ID, &[1, 2]);
+            request.mad[12..16].copy_from_slice(&(nth as u32).to_be_bytes());
+            fabric.send_of_program(Time::START, asker, &request.emit());
+            let (to, message) = sent(&mut fabric).unwrap();
+            let expected =
+                if nth < PENDING_MAX { (manager, 0) } else { (asker, DataMessage::TIMED_OUT) };
+            assert_eq!((to, message.status), expected, "request {nth}");
+            assert_eq!(message.mad[12..16], request.mad[12..16]);
+        }
+        assert_eq!(sent(&mut fabric), None);
     }
 
     #[test]

@@ -42,8 +42,8 @@ impl UdpWire {
             (Ok(socket), UdpPeer::At(remote)) => (socket, Some(remote)),
             (Ok(_), UdpPeer::Local) if !address.ip().is_loopback() => {
                 let advice = format!(
-                    "whoever sends to {address} first would be the other end; name that by \
-                     udp:LOCAL,REMOTE, or write udp:{address},any if all who can send there may be"
+                    "{address} is not a loopback address, so any host could become the other end; \
+                     write udp:LOCAL,REMOTE, or udp:{address},any to allow that"
                 );
                 return Err(io::Error::new(ErrorKind::InvalidInput, advice));
             }

@@ -246,7 +246,7 @@ impl Link for NetLink {
             "port_contexts_max",
             PORT_CONTEXTS_MAX.into(),
         ))?;
-        let adapter = Adapter::in_context(net.port(end), context.number);
+        let adapter = Adapter::in_context(net.port(end), context.vhca_index);
         drop(net);
         Ok(Box::new(SoftDevice::new(name, adapter, self.world.link_at(context))))
     }

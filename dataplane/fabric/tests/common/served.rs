@@ -52,7 +52,7 @@ impl Serving {
         server.receive(now, net);
         net.advance(now);
         while let Some(delivery) = net.poll_delivery() {
-            net.give(delivery);
+            net.deliver_to_adapter(delivery);
         }
         // The manager runs only after a change of ports.
         if *ports != net.epoch() {

@@ -78,7 +78,11 @@ fn sl_of(frame: &Frame) -> u8 {
 
 /// Handles all events; returns the packets that arrived at host 3, in order.
 fn run(net: &mut Net) -> (Time, Vec<u8>) {
-    let (mut now, mut came) = (Time::START, Vec::new());
+    run_from(Time::START, net)
+}
+
+fn run_from(mut now: Time, net: &mut Net) -> (Time, Vec<u8>) {
+    let mut came = Vec::new();
     while let Some(next) = net.deadline() {
         now = now.max(next);
         net.advance(now);
@@ -170,4 +174,30 @@ fn waiting_frames_are_lost_with_the_cable() {
     net.set_cable(host(1), false);
     assert_eq!(run(&mut net).1, []);
     assert_eq!(net.subnet().nodes()[1].ports[1].counters.xmit_discards.long(), 9);
+}
+
+#[test]
+fn frames_that_are_lost_with_a_cable_return_their_credits() {
+    let mut net = net();
+    set_lanes(&mut net, &[(1, 1)]);
+    for _ in 0..100 {
+        net.send(Time::START, host(1), packet(1, 0));
+    }
+    // Lane 0 waits at the switch for host 3, without credits for more from host 1.
+    let (now, came) = run(&mut net);
+    assert_eq!(came, []);
+    net.set_cable(host(3), false);
+    let (now, _) = run_from(now, &mut net);
+    let discards = net.subnet().nodes()[SWITCH as usize].ports[3].counters.xmit_discards.long();
+    assert_eq!(discards, 100, "the rest leaves host 1, and the switch drops it");
+    net.set_cable(host(3), true);
+    for end in [host(3), End { node: SWITCH, port: 3 }] {
+        let port = &mut net.subnet_mut().node_mut(end.node).ports[usize::from(end.port)];
+        port.info.port_state = PortState::ACTIVE;
+    }
+    set_lanes(&mut net, &[(0, 1)]);
+    for _ in 0..50 {
+        net.send(now, host(1), packet(1, 0));
+    }
+    assert_eq!(run_from(now, &mut net).1, [0; 50]);
 }

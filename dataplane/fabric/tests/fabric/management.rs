@@ -204,7 +204,7 @@ impl Program {
         let init = crate::pair::qp_init(QpType::Gsi, pd, cq);
         let qp = device.create_qp(&init).unwrap();
         let another = device.create_qp(&init).unwrap_err().to_string();
-        assert!(another.contains("general services"), "{another}");
+        assert!(another.contains("GSI queue pairs"), "{another}");
         let state = |state| QpAttributes { state: Some(state), ..QpAttributes::default() };
         let first = QpAttributes { pkey_index: Some(0), port: Some(1), ..state(QpState::Init) };
         let wrong = QpAttributes { qkey: Some(QKey(7)), ..first };

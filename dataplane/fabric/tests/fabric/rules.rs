@@ -171,6 +171,20 @@ fn a_duplicated_read_takes_no_resource() {
     assert_eq!((sent.borrow().len(), drops(&pair, 1, DropReason::Access)), (8, 1));
 }
 
+/// The peer repeats a read faster than the answers leave.
+#[test]
+fn requests_beyond_the_limit_of_answers_are_counted_as_busy() {
+    let mut pair = Pair::new(1, Wire::default(), &Connection::default());
+    let read = Opcode::new(Transport::RC, Operation::READ_REQUEST);
+    let there = pair.sides[1].remote(0);
+    let reth = Reth { va: there.address, rkey: there.rkey.0, dma_len: 8 };
+    for _ in 0..70 {
+        give(&mut pair, 1, read, psn(0), Extended::Reth(reth), 0);
+    }
+    let of = |reason| drops(&pair, 1, reason);
+    assert_eq!((of(DropReason::Busy), of(DropReason::Sequence)), (6, 0));
+}
+
 #[test]
 fn a_message_that_begins_within_another_takes_its_receive() {
     let connection = Connection { qp_type: QpType::Uc, ..Connection::default() };

@@ -203,7 +203,7 @@ fn adapters_at_one_port_have_separate_traffic() {
     // The first ends, and the others keep the port: other clients are refused.
     let (pd, cq) = (ours[1].pd, ours[1].cq);
     let refused = ours[1].device.create_qp(&qp_init(QpType::Gsi, pd, cq)).unwrap_err();
-    assert!(refused.to_string().contains("general services"), "{refused}");
+    assert!(refused.to_string().contains("QP1 (GSI)"), "{refused}");
     drop((ours.remove(0), theirs.remove(0)));
     let error = open(&served.name(1), clock()).err().expect("somebody is there").to_string();
     assert!(error.contains("is at this port"), "{error}");

@@ -1,5 +1,6 @@
 //! Management agents of processes: their registrations, and the MADs to and from them.
 
+use super::clients::too_many_clients;
 use super::{AttachedPort, CLIENTS_MAX, Server};
 use crate::net::agent_mad::AgentMad;
 use crate::net::{MadDelivery, Net};
@@ -16,7 +17,8 @@ use rustix::io::Errno;
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::AsFd;
 
-/// Messages that may wait for a client. Further MADs are dropped, as by a full receive queue.
+/// Messages that may wait for a client. Further MADs are dropped, as by a full receive queue. A
+/// client with a reply beyond this limit is detached.
 const OUTBOX_MAX: usize = 4096;
 /// Agents of a client; the kernel has the same limit for an open umad file.
 const AGENTS_MAX: usize = 32;
@@ -117,6 +119,17 @@ impl AgentClients {
 }
 
 impl AgentClient {
+    /// Sends a message, or queues it. `false` if the queue is full.
+    #[must_use]
+    fn send(&mut self, message: AgentMessage) -> bool {
+        let has_space = self.outbox.len() < OUTBOX_MAX;
+        if has_space {
+            self.outbox.push_back(message);
+        }
+        self.flush();
+        has_space
+    }
+
     fn flush(&mut self) {
         while let Some(message) = self.outbox.front() {
             match self.socket.send_bytes(&message.emit()) {
@@ -162,16 +175,14 @@ impl Server {
             return Err((socket, reason));
         }
         let refusal = match () {
-            () if self.agents.len() >= CLIENTS_MAX => {
-                Some("the fabric has as many clients as it may have")
-            }
+            () if self.agents.len() >= CLIENTS_MAX => Some(too_many_clients()),
             () if ask.is_sm && capability.contains(CapabilityMask::SM) => {
-                Some("a subnet manager is at this port")
+                Some("a subnet manager is at this port".into())
             }
             () => None,
         };
         if let Some(reason) = refusal {
-            return Err((socket, reason.into()));
+            return Err((socket, reason));
         }
         let number = self.free_number();
         if !socket.send(&ControlMessage::Attached { client: number }, None) {
@@ -224,8 +235,7 @@ impl Server {
             AgentMessage::Register(registration) => {
                 let agent = self.agents.register(number, registration);
                 if let Some(client) = self.agents.clients.get_mut(&number) {
-                    client.outbox.push_back(AgentMessage::Registered(agent));
-                    client.flush();
+                    client.is_lost |= !client.send(AgentMessage::Registered(agent));
                 }
             }
             AgentMessage::Unregister { agent } => {
@@ -270,11 +280,9 @@ impl Server {
         let Some((number, agent)) = self.agents.receiver(delivery.at, delivery) else { return };
         let mad = AgentMad { agent, ..net.for_agent(delivery) };
         let Some(client) = self.agents.clients.get_mut(&number) else { return };
-        if client.outbox.len() == OUTBOX_MAX {
+        if !client.send(AgentMessage::Mad(mad)) {
             return net.count_drop(client.at, NodeDrop::Full);
         }
-        client.outbox.push_back(AgentMessage::Mad(mad));
-        client.flush();
         self.idle_turns = 0;
     }
 }
@@ -497,6 +505,23 @@ mod tests {
         let stray = gsi(7, 2, MgmtClass::DEVICE, Method::GET);
         send(&mut fabric, &socket, &AgentMessage::Mad(stray));
         assert_eq!(statistics(&fabric), 1);
+    }
+
+    #[test]
+    fn a_client_that_reads_no_replies_is_detached() {
+        let mut fabric = fabric("agent-unread");
+        let socket = attach(&mut fabric, 1, false).unwrap();
+        let register = AgentMessage::Register(AgentRegistration::default()).emit();
+        // The socket itself takes a few hundred replies.
+        for _ in 0..2 * OUTBOX_MAX {
+            if socket.send_bytes(&register).is_err() {
+                break;
+            }
+            step(&mut fabric);
+        }
+        let clients = &fabric.processes.as_ref().unwrap().agents.clients;
+        let waiting: Vec<usize> = clients.values().map(|client| client.outbox.len()).collect();
+        assert_eq!(waiting, []);
     }
 
     /// MADs of random bytes, some with the class and the method of a request or a response.

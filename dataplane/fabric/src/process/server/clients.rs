@@ -23,6 +23,11 @@ const NO_RESOURCES: &str = "the fabric has no memory or no descriptors left";
 /// Control messages read from a client at a time: more than it has direct rings.
 const MESSAGES: usize = 4 * DIRECT_RINGS_MAX;
 
+/// The reason of a refusal, at the limit of clients with adapters or with agents.
+pub(super) fn too_many_clients() -> String {
+    format!("the fabric has its maximum of {CLIENTS_MAX} clients; stop one")
+}
+
 impl Server {
     pub(super) fn read_sockets(&mut self, now: Time, net: &mut Net) {
         let clients: Vec<u32> = self.clients.keys().copied().collect();
@@ -115,7 +120,7 @@ impl Server {
         self.clients.insert(number, client);
         let secret = ask.secret;
         let port = self.ports.entry(end).or_insert_with(|| AttachedPort::new(secret));
-        port.contexts.insert(context.number, number);
+        port.contexts.insert(context.vhca_index, number);
         Ok(())
     }
 
@@ -153,7 +158,11 @@ impl Server {
     ) -> Result<PortContext, String> {
         let end = Self::find_port(net, &ask.node, ask.port)?;
         if ask.context >= PORT_CONTEXTS_MAX {
-            return Err("an adapter is not opened so often".into());
+            let context = ask.context;
+            return Err(format!(
+                "context {context} of this port does not exist; an adapter has {PORT_CONTEXTS_MAX} \
+                 contexts"
+            ));
         }
         if !self.is_free(end, ask) {
             // The clients at the port may have ended since their sockets were read.
@@ -163,9 +172,9 @@ impl Server {
             return Err(self.in_use_by(end));
         }
         if self.clients.len() >= CLIENTS_MAX {
-            return Err("the fabric has as many clients as it may have".into());
+            return Err(too_many_clients());
         }
-        Ok(PortContext { end, number: ask.context })
+        Ok(PortContext { end, vhca_index: ask.context })
     }
 
     /// The reason of a refusal, if another process has the port.
@@ -251,7 +260,7 @@ impl Server {
         let Some(grant) = self.grants.ring(ring) else { return true };
         let Some(granted) = self.rings.get_mut(&ring) else { return true };
         let to = grant.to;
-        if grant.from != from || !granted.ask(segment) {
+        if grant.from != from || !granted.begin_request(segment) {
             return false;
         }
         let is_exposed = matches!(message, ControlMessage::Expose { .. });
@@ -259,7 +268,7 @@ impl Server {
             // The message has no descriptor, for example because this process is at its limit. The
             // sender then copies its messages.
             let answer = ControlMessage::Mapped { ring, segment, is_mapped: false };
-            granted.answer(segment);
+            granted.end_request(segment);
             self.send_ring_control(net, from, ring, &answer, None);
             return true;
         }
@@ -292,7 +301,7 @@ impl Server {
         let ControlMessage::Mapped { ring, segment, .. } = *message else { return };
         let Some(grant) = self.grants.ring(ring).filter(|grant| grant.to == to) else { return };
         let from = grant.from;
-        if self.rings.get_mut(&ring).is_some_and(|granted| granted.answer(segment)) {
+        if self.rings.get_mut(&ring).is_some_and(|granted| granted.end_request(segment)) {
             self.send_ring_control(net, from, ring, message, None);
         }
     }
@@ -322,7 +331,7 @@ impl Server {
         net.detach(client.context);
         let end = client.context.end;
         let Some(port) = self.ports.get_mut(&end) else { return };
-        port.contexts.remove(&client.context.number);
+        port.contexts.remove(&client.context.vhca_index);
         self.unplug_if_free(net, end);
     }
 }

@@ -231,7 +231,7 @@ impl Server {
         }
         self.epoch = net.epoch();
         let clients = &self.clients;
-        let changed = self.grants.all(|grant| {
+        let changed = self.grants.numbers_where(|grant| {
             let from = clients.get(&grant.from).map(|client| client.context.end);
             let route = route_of(grant.route);
             let from = from.filter(|from| net.has_lid(*from, route.slid));
@@ -287,7 +287,7 @@ impl Server {
                 }
                 Some(Up::Switch(ring)) => {
                     net.advance(now);
-                    if let Some(to) = self.grants.begin(number, ring) {
+                    if let Some(to) = self.grants.open(number, ring) {
                         self.notify(net, to, tag::OPEN, ring);
                     }
                 }
@@ -388,8 +388,8 @@ impl Server {
         if ![from, to].iter().all(|end| self.clients.get(end).is_some_and(reads)) {
             return;
         }
-        match self.grants.may(from, to, route) {
-            RingDecision::No => {}
+        match self.grants.decide(from, to, route) {
+            RingDecision::Refuse => {}
             RingDecision::TakeBack(ring) => {
                 self.grants.take_back(ring);
                 if let Some(granted) = self.rings.get(&ring) {
@@ -399,7 +399,7 @@ impl Server {
                 let sender = self.grants.ring(ring).and_then(|grant| self.clients.get(&grant.from));
                 sender.into_iter().for_each(Client::wake);
             }
-            RingDecision::Yes => {
+            RingDecision::Grant => {
                 // Without memory or descriptors, the traffic stays with the server.
                 let Some((granted, fd)) = self.new_ring(from) else { return };
                 let Ok((near, far)) = wake_socket::pair() else { return };
@@ -465,7 +465,7 @@ impl Client {
 
     /// Wakes the client, if it sleeps: the ring down has an entry, or a direct ring was closed.
     fn wake(&self) {
-        if self.page.takes_waking() {
+        if self.page.take_wake_request() {
             // If the socket is full, its other messages wake the client.
             let _ = self.socket.send(&ControlMessage::Wake, None);
         }
@@ -506,9 +506,10 @@ mod tests {
     use pollux_hca::head::LEASED;
     use pollux_mem::Segment;
     use pollux_wire::address::{Lid, Qpn};
-    use pollux_wire::keys::PKey;
+    use pollux_wire::keys::{PKey, QKey};
     use pollux_wire::mad::smp::{DirectedSmp, LidSmp, LinearForwardingTable, PortState};
     use pollux_wire::mad::{Attribute, MadHeader, Method, MgmtClass};
+    use pollux_wire::packet::{Bth, Deth, Extended, Headers, Lrh, Opcode};
     use pollux_wire::psn::Psn;
 
     /// Two hosts at a switch; the switch forwards to LID 1 by port 1, and to LID 2 by port 2.
@@ -591,7 +592,8 @@ mod tests {
         for (context, secret) in [(0, 7), (0, 8), (1, 8), (1, 0), (2, 7)] {
             assert_eq!(refused(ask(context, secret)), taken);
         }
-        assert!(refused(ask(pollux_hca::PORT_CONTEXTS_MAX, 7)).contains("so often"));
+        let beyond = refused(ask(pollux_hca::PORT_CONTEXTS_MAX, 7));
+        assert!(beyond.contains("context 32 of this port does not exist"), "{beyond}");
         drop(first);
         assert_eq!(refused(ask(0, 8)), taken);
         let first = ask(0, 7).unwrap();
@@ -619,7 +621,7 @@ mod tests {
         drop(first);
         server.read_sockets(Time::START, &mut net);
         assert!(net.subnet().nodes()[1].ports[1].is_linked());
-        assert_eq!(net.free_context(end).map(|free| free.number), Some(2));
+        assert_eq!(net.free_context(end).map(|free| free.vhca_index), Some(2));
         // To its queue pairs, to those of a context without an adapter, and to management.
         for dest_qp in [1 << 19 | 0x41, 0x41, 2 << 19 | 0x41, 1] {
             let words = [0xffff << 16 | dest_qp << 32, 1 << 32, 1];
@@ -628,7 +630,7 @@ mod tests {
         server.receive(Time::START, &mut net);
         net.advance(Time::START);
         while let Some(delivery) = net.poll_delivery() {
-            net.give(delivery);
+            net.deliver_to_adapter(delivery);
         }
         server.send(Time::START, &mut net);
         let mut came = Vec::new();
@@ -639,7 +641,7 @@ mod tests {
         drop((_socket, page));
         server.read_sockets(Time::START, &mut net);
         assert!(!net.subnet().nodes()[1].ports[1].is_linked());
-        assert_eq!(net.free_context(end).map(|free| free.number), Some(1));
+        assert_eq!(net.free_context(end).map(|free| free.vhca_index), Some(1));
     }
 
     #[test]
@@ -948,7 +950,7 @@ mod tests {
             server.receive(Time::START, net);
             net.advance(Time::START);
             while let Some(delivery) = net.poll_delivery() {
-                net.give(delivery);
+                net.deliver_to_adapter(delivery);
             }
             net.arrivals(end) - before
         };
@@ -966,6 +968,30 @@ mod tests {
         net.grant_management(end);
         send(&mut net, false, Method::SET);
         assert_eq!((route(&net), refused(&net)), (Some(2), 8));
+    }
+
+    /// VL 15 passes ports that are not active, and its packets need no partition.
+    #[test]
+    fn only_packets_to_queue_pair_0_use_vl_15() {
+        let (mut server, mut net) = server("vl-15");
+        net.subnet_mut().node_mut(1).ports[1].info.lid = Lid(1);
+        let (_socket, mut page) = attached(&mut server, &mut net, 1);
+        let (_peer, _peers) = attached(&mut server, &mut net, 2);
+        for (vl, dest_qp) in [(15, Qpn(0x41)), (15, Qpn::GSI), (0, Qpn::SMI)] {
+            let lrh = Lrh { vl, slid: Lid(1), dlid: Lid(2), ..Lrh::default() };
+            let (opcode, pkey) = (Opcode::UD_SEND_ONLY, PKey::DEFAULT);
+            let bth = Bth { opcode, pkey, dest_qp, ..Bth::default() };
+            let extended = Extended::Deth(Deth { qkey: QKey(0), src_qp: Qpn(0x99) });
+            let headers = Headers { lrh, grh: None, bth, rd: None, extended };
+            let mut bytes = [0; 128];
+            let len = headers.emit(b"four", &mut bytes).unwrap();
+            assert!(page.up.send_bytes(tag::PACKET, &[], &bytes[..len]));
+        }
+        server.receive(Time::START, &mut net);
+        net.advance(Time::START);
+        let drops = &net.subnet().nodes()[1].drops;
+        assert_eq!((drops.of(NodeDrop::Malformed), drops.total()), (3, 3));
+        assert_eq!(net.arrivals(End { node: 2, port: 1 }), 0);
     }
 
     /// The environment variable that the second test below sets for the process that it starts.
@@ -1170,10 +1196,10 @@ mod tests {
             server.send(Time::START, &mut net);
         }
         assert_eq!(server.sleep(hour), hour);
-        assert!(page.up.send_bytes(99, &[1], &[]) && page.takes_waking());
+        assert!(page.up.send_bytes(99, &[1], &[]) && page.take_wake_request());
         assert_eq!(server.sleep(hour), Duration::ZERO, "there is something");
         server.wake();
-        assert!(!page.takes_waking());
+        assert!(!page.take_wake_request());
         server.receive(Time::START, &mut net);
         assert!(server.is_awake() && socket.send(&ControlMessage::Wake, None));
         server.receive(Time::START, &mut net);

@@ -37,8 +37,8 @@ fn find_host<'a>(nodes: &'a [PlannedNode], name: &str) -> Result<(usize, &'a Pla
         let guid = guid(name)?;
         nodes.iter().enumerate().find(|(_, node)| node.guid == guid)
     };
-    let is_switch = |node: &PlannedNode| node.kind != NodeType::CHANNEL_ADAPTER;
-    let hosts: Vec<_> = named.iter().filter(|(_, node)| !is_switch(node)).copied().collect();
+    let is_not_host = |node: &PlannedNode| node.kind != NodeType::CHANNEL_ADAPTER;
+    let hosts: Vec<_> = named.iter().filter(|(_, node)| !is_not_host(node)).copied().collect();
     let found = match (&hosts[..], &named[..]) {
         ([host], _) => Some(*host),
         ([], [other, ..]) => Some(*other),
@@ -47,7 +47,7 @@ fn find_host<'a>(nodes: &'a [PlannedNode], name: &str) -> Result<(usize, &'a Pla
     };
     match found {
         None => Err(format!("the fabric has no node of this name or GUID: '{name}'")),
-        Some((_, node)) if is_switch(node) => {
+        Some((_, node)) if is_not_host(node) => {
             Err(format!("node '{name}' is no host, and programs are at hosts"))
         }
         Some(host) => Ok(host),

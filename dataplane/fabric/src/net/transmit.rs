@@ -4,7 +4,7 @@
 //! other end of the link has credits ([`Egress`](super::egress::Egress)). The frame holds these
 //! credits until it has left the node at the other end, or is lost.
 
-use super::flight::{Flight, Hold};
+use super::flight::{Flight, HeldCredits};
 use super::{Event, HOPS_MAX, Net};
 use crate::link::Wire;
 use crate::node::NodeDrop;
@@ -17,22 +17,22 @@ use std::time::Duration;
 
 impl Net {
     /// Sends a frame from its current port. If links have a rate, the frame queues there first.
-    pub(super) fn cross(&mut self, now: Time, flight: Flight) {
+    pub(super) fn transmit(&mut self, now: Time, flight: Flight) {
         let from = flight.to;
         let is_up = self.subnet.port(from).is_linked();
         if !is_up || flight.hops >= HOPS_MAX {
             self.count_drop(from, if is_up { NodeDrop::NoRoute } else { NodeDrop::PortState });
-            return self.release(now, flight.hold);
+            return self.release(now, flight.credits);
         }
         if !self.is_paced {
-            return self.depart(now, Duration::ZERO, flight);
+            return self.send_on_link(now, Duration::ZERO, flight);
         }
         let lane = flight.frame.lane();
         let egress = self.egress.entry(from).or_default();
         if !egress.has_space(lane) {
             self.subnet.port_mut(from).counters.vl15_dropped.add(1);
             self.count_drop(from, NodeDrop::Full);
-            return self.release(now, flight.hold);
+            return self.release(now, flight.credits);
         }
         egress.push(lane, flight);
         self.pump(now, from);
@@ -48,52 +48,51 @@ impl Net {
         port.counters.xmit_wait.add(waited * megabits / 32_000);
         let Some((lane, mut flight)) = next else { return };
         let bytes = flight.bytes();
-        let takes = Duration::from_nanos((bytes * 8_000).div_ceil(megabits));
-        egress.free_at = now + takes;
-        self.schedule(now + takes, Event::Pump(from));
-        let held = flight.hold.replace(Arc::new(Hold { from, lane, bytes }));
+        let serialization_time = Duration::from_nanos((bytes * 8_000).div_ceil(megabits));
+        egress.free_at = now + serialization_time;
+        self.schedule(now + serialization_time, Event::Pump(from));
+        let held = flight.credits.replace(Arc::new(HeldCredits { from, lane, bytes }));
         self.release(now, held);
-        self.depart(now, takes, flight);
+        self.send_on_link(now, serialization_time, flight);
     }
 
     /// Returns the credits of a frame at its input port, once all its copies have released them.
-    pub(super) fn release(&mut self, now: Time, hold: Option<Arc<Hold>>) {
-        let Some(hold) = hold.and_then(Arc::into_inner) else { return };
-        if let Some(egress) = self.egress.get_mut(&hold.from) {
-            egress.return_credits(hold.lane, hold.bytes);
-            self.pump(now, hold.from);
+    pub(super) fn release(&mut self, now: Time, credits: Option<Arc<HeldCredits>>) {
+        let Some(credits) = credits.and_then(Arc::into_inner) else { return };
+        if let Some(egress) = self.egress.get_mut(&credits.from) {
+            egress.return_credits(credits.lane, credits.bytes);
+            self.pump(now, credits.from);
         }
     }
 
-    /// Sends a frame over the link at its current port, and counts it there; `takes` is the time to
-    /// send it.
-    fn depart(&mut self, now: Time, takes: Duration, mut flight: Flight) {
+    /// Sends a frame over the link at its current port, and counts it there.
+    fn send_on_link(&mut self, now: Time, serialization_time: Duration, mut flight: Flight) {
         let from = flight.to;
         let (packets, words) = flight.frame.size();
         let is_multicast = flight.frame.dlid().is_multicast();
         self.subnet.port_mut(from).counters.sent_many(packets, words, is_multicast);
         let peer = self.subnet.topology().peer(from).map(|(peer, _)| peer);
-        flight.leaves = peer.is_none() && self.foreign.contains_key(&from);
-        if peer.is_none() && !flight.leaves {
-            return self.release(now, flight.hold);
+        flight.leaves_fabric = peer.is_none() && self.foreign.contains_key(&from);
+        if peer.is_none() && !flight.leaves_fabric {
+            return self.release(now, flight.credits);
         }
         let wire = *self.wire_at(from);
         flight.to = peer.unwrap_or(from);
         flight.hops += 1;
-        self.travel(now, from, takes, &wire, flight);
+        self.apply_faults(now, from, serialization_time, &wire, flight);
     }
 
     /// Applies the tap and the faults of a link to a frame, and schedules the arrival of each copy.
-    pub(super) fn travel(
+    pub(super) fn apply_faults(
         &mut self,
         now: Time,
         from: End,
-        takes: Duration,
+        serialization_time: Duration,
         wire: &Wire,
         mut flight: Flight,
     ) {
         let Frame::Packet(bytes) = &mut flight.frame else {
-            return self.put(now + takes, wire, Duration::ZERO, flight);
+            return self.schedule_arrival(now + serialization_time, wire, Duration::ZERO, flight);
         };
         if let Some(tap) = &mut self.tap {
             tap(now, from, bytes);
@@ -104,14 +103,14 @@ impl Net {
         }
         // A frame that is lost on the link returns its credits at once. The last copy is the frame
         // itself.
-        let Some(last) = fate.delays.pop() else { return self.release(now, flight.hold) };
+        let Some(last) = fate.delays.pop() else { return self.release(now, flight.credits) };
         for delay in fate.delays {
-            self.put(now + takes, wire, delay, flight.clone());
+            self.schedule_arrival(now + serialization_time, wire, delay, flight.clone());
         }
-        self.put(now + takes, wire, last, flight);
+        self.schedule_arrival(now + serialization_time, wire, last, flight);
     }
 
-    fn put(&mut self, sent: Time, wire: &Wire, delay: Duration, flight: Flight) {
+    fn schedule_arrival(&mut self, sent: Time, wire: &Wire, delay: Duration, flight: Flight) {
         let jitter = self.rng.duration(wire.jitter);
         let latest = self.latest.entry(flight.to).or_insert(Time::START);
         *latest = (*latest).max(sent + wire.latency + jitter);
