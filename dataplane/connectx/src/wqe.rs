@@ -2,8 +2,8 @@
 //!
 //! A send WQE consists of a control segment of 16 bytes, and up to 62 further units of 16 bytes,
 //! whose layout depends on the operation. The send queue is a ring of basic blocks of 64 bytes. A
-//! WQE starts at a block, and may wrap around the end of the ring. A receive WQE consists only of
-//! data segments.
+//! WQE starts at a block, and may wrap around the end of the ring. A receive WQE consists of data
+//! segments; in a shared receive queue, a next-slot segment precedes them.
 //!
 //! All fields are big-endian. The adapter trusts no field: a WQE that does not match its queue
 //! pair, or contradicts itself, is a [`WqeFault`], which is reported and fails the queue pair.
@@ -159,8 +159,8 @@ impl fmt::Display for WqeFault {
             Self::BeyondRecord { blocks, rung } => {
                 write!(f, "it has {blocks} blocks, the doorbell record allows {rung}")
             }
-            Self::Opcode(opcode) => write!(f, "opcode {opcode:#04x} is none of this adapter"),
-            Self::Segments => f.write_str("its data segments are longer than it is"),
+            Self::Opcode(opcode) => write!(f, "this adapter has no opcode {opcode:#04x}"),
+            Self::Segments => f.write_str("its segments are invalid"),
             Self::TooLong => f.write_str("it is longer than the queue"),
         }
     }
@@ -326,7 +326,8 @@ fn parse_segment(bytes: &[u8]) -> Sge {
     Sge { bytes: be32(bytes, 0), lkey: LKey(be32(bytes, 4)), address: be64(bytes, 8) }
 }
 
-/// The data segments of a receive WQE up to the terminator, without empty ones.
+/// The data segments of a receive WQE up to the terminator, without empty ones. `bytes` begin at
+/// the first one.
 pub(crate) fn recv_segments(bytes: &[u8]) -> impl Iterator<Item = Sge> {
     let segments = bytes.chunks_exact(UNIT).map(parse_segment);
     let used = segments.take_while(|sge| sge.bytes > 0 || sge.lkey.0 != TERMINATOR);

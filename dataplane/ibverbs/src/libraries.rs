@@ -1,5 +1,5 @@
-//! Findings of the doctor beyond files: libraries, the devices that they see, and the CM class of
-//! each port.
+//! Findings of the doctor that need the libraries: the devices that they list, and whether the CM
+//! class of each port is free.
 
 use crate::doctor::{DoctorFinding, DoctorVerdict, finding};
 use crate::management::{ManagementPort, Registration};
@@ -44,15 +44,18 @@ fn devices(library: &str, names: &[String], remedy: &'static str) -> DoctorFindi
     }
 }
 
-/// Whether a node could have connections at the ports of a device: registers an agent, and ends it.
+/// Whether a node could have connections at the ports of a device. Registers an agent for the CM
+/// class at each port; the agent ends when the port is closed.
 fn cm_class(device: &str) -> Vec<DoctorFinding> {
     let mut findings = Vec::new();
-    // On Ethernet, nodes need no CM class: their connections are in band.
+    // On Ethernet, nodes register no agent for the CM class: their CM MADs are packets between the
+    // UD queue pairs of interfaces.
     for number in (1..=PORTS_MAX).filter(|number| !is_ethernet(device, *number)) {
         let subject = format!("{device}:{number}");
         let mut port = match UmadPort::open(&subject) {
             Ok(port) => port,
-            // Every device has a port 1; a later port that does not open is beyond the last.
+            // Every device has a port 1. If a later port does not open, the device has no more
+            // ports.
             Err(error) if number == 1 => {
                 let (found, remedy) = (error.to_string(), crate::error::UMAD);
                 findings.push(finding(subject, DoctorVerdict::Bad, found, remedy));
@@ -63,9 +66,12 @@ fn cm_class(device: &str) -> Vec<DoctorFinding> {
         let registration = Registration::new(MgmtClass::COMM_MGT, &[Method::SEND]);
         findings.push(match port.register(&registration) {
             Ok(_) => finding(subject, DoctorVerdict::Good, "the CM class is free", ""),
-            Err(VerbsError::System { advice, .. }) => {
-                finding(subject, DoctorVerdict::Warning, "nodes have no connections here", advice)
-            }
+            Err(VerbsError::System { advice, .. }) => finding(
+                subject,
+                DoctorVerdict::Warning,
+                "nodes cannot make connections at this port",
+                advice,
+            ),
             Err(error) => {
                 finding(subject, DoctorVerdict::Bad, error.to_string(), crate::error::UMAD)
             }

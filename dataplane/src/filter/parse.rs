@@ -197,7 +197,7 @@ impl<'a> Parser<'a> {
                 let ip: IpAddr = word.parse().map_err(|_| {
                     wrong(
                         self,
-                        "neither a word of filters nor an IP address; names are not looked up",
+                        "neither a filter keyword nor an IP address; host names are not resolved",
                     )
                 })?;
                 let len = if ip.is_ipv4() { 32 } else { 128 };
@@ -250,18 +250,19 @@ impl<'a> Parser<'a> {
             Some("ip") => network.is_ipv4(),
             Some("ip6") => network.is_ipv6(),
             Some(_) => {
-                let reason = "write an address after ip, ip6, src or dst; join others by and";
+                let reason = "write an address after ip, ip6, src or dst; combine it with other \
+                              protocols by `and`";
                 return Err(self.error_at(at, self.tokens[at].text, reason));
             }
         };
-        match is_of_family {
-            true => Ok(Test::Net { side, network, len }),
-            false => Err(self.error_at(
-                at,
-                self.tokens[at].text,
-                "an address of the other version of IP",
-            )),
+        if is_of_family {
+            return Ok(Test::Net { side, network, len });
         }
+        let reason = match network {
+            IpAddr::V6(_) => "the address is IPv6, but `ip` means IPv4",
+            IpAddr::V4(_) => "the address is IPv4, but `ip6` means IPv6",
+        };
+        Err(self.error_at(at, self.tokens[at].text, reason))
     }
 
     fn number(&mut self) -> Result<u32, FilterError> {
@@ -327,7 +328,7 @@ fn network(word: &str) -> Result<(IpAddr, u8), String> {
         IpAddr::V6(ip) => ip.to_bits() & u128::MAX.checked_shr(len.into()).unwrap_or(0) != 0,
     };
     match has_host_bits {
-        true => Err("it has bits after its prefix; clear these, or write host".into()),
+        true => Err("it has bits set beyond the prefix length; clear them, or write host".into()),
         false => Ok((ip, len)),
     }
 }

@@ -80,23 +80,24 @@ fn a_truncated_packet_fails_tests_of_missing_bytes() {
 #[test]
 fn an_error_has_its_column_and_advice() {
     for (text, column, words) in [
-        ("hots 10.0.0.1", 1, "\"hots\": neither a word of filters nor"),
+        ("hots 10.0.0.1", 1, "\"hots\": neither a filter keyword nor"),
         ("tcp and", 8, "the filter ends here"),
         ("tcp udp", 5, "write `and` or `or` before"),
         ("(tcp or udp", 12, "a ) is missing"),
         ("tcp)", 4, "there is no ( before"),
         ("port x", 6, "write a number up to 65535"),
         ("portrange 9", 11, "write 1000-2000"),
-        ("net 10.0.0.1/8", 5, "bits after its prefix"),
+        ("net 10.0.0.1/8", 5, "bits set beyond the prefix length"),
         ("net 10.0.0.0/33", 5, "from 0 to 32"),
-        ("ip host fd00::1", 9, "of the other version"),
+        ("ip host fd00::1", 9, "is IPv6, but `ip` means IPv4"),
+        ("ip6 host 10.0.0.1", 10, "is IPv4, but `ip6` means IPv6"),
         ("icmp port 5", 11, "has no ports"),
         ("less x", 6, "write bytes"),
         ("proto nothing", 7, "not a protocol"),
         ("src proto 6", 11, "write proto without src or dst"),
         ("ip dst proto tcp or udp", 14, "write proto without src or dst"),
         ("tcp & udp", 5, "write `and` or `or` before"),
-        ("\u{fc} and", 1, "neither a word"),
+        ("\u{fc} and", 1, "neither a filter keyword"),
     ] {
         let error = PacketFilter::parse(text).expect_err(text);
         assert_eq!(error.column, column, "{text}: {error}");

@@ -129,7 +129,7 @@ impl ConnectX {
 
 #[cold]
 fn foreign() -> VerbsError {
-    let why = "the adapter wrote an entry of a form that was not asked for";
+    let why = "the adapter wrote a CQE of a form that this driver has not enabled";
     VerbsError::Lost { what: "completion queue", why }
 }
 

@@ -86,7 +86,7 @@ impl ConnectX {
     pub(crate) fn over(mut hca: Hca) -> Result<Self, Box<(Hca, &'static str)>> {
         let refused = |hca, reason| Err(Box::new((hca, reason)));
         if !rings_of::is_supported(&hca) {
-            return refused(hca, "it is no ConnectX of the driver mlx5");
+            return refused(hca, "it is not a ConnectX with the mlx5 driver");
         }
         #[expect(clippy::disallowed_methods, reason = "libmlx5 reads its environment too")]
         let is_set = |name: &&str| std::env::var_os(name).is_some_and(|value| value != "0");
