@@ -70,7 +70,7 @@ enum What {
     Connections,
     /// Node: worker threads, with core, idle strategy and counters
     Workers,
-    /// Node: routes, with their next hops, who gave them, and why some are not used
+    /// Node: routes, with their next hops, their source, and why some are not used
     Routes,
     /// Node: rules of access control lists, with counters
     Acl,
@@ -131,7 +131,7 @@ impl ShowArguments {
 pub fn show(arguments: &ShowArguments) -> Result<(), Box<dyn Error>> {
     let ShowArguments { plan, svg, html, .. } = arguments;
     if arguments.what != What::Topology && (plan.is_some() || *svg || *html) {
-        let advice = "FILE|SPEC, --svg and --html are of `pollux show topology` alone";
+        let advice = "only `pollux show topology` has FILE|SPEC, --svg and --html";
         return Err(
             format!("{advice}; leave them out, and name a socket with --socket PATH").into()
         );

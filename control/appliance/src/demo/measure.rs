@@ -42,7 +42,7 @@ impl RoundTrips {
     ) -> Result<Self, Box<dyn Error>> {
         let (mut rounds, mut asked) = (0, 0);
         let mut next = || {
-            let done = round().map_err(|error| format!("{error}, after {rounds} that went well"));
+            let done = round().map_err(|error| format!("{error}, after {rounds} complete rounds"));
             let (took, tries) = done?;
             (rounds, asked) = (rounds + 1, asked + tries);
             Ok::<_, Box<dyn Error>>(took)
@@ -202,7 +202,7 @@ pub fn stream(interface: &Interface, to: IpAddr) -> Result<Streamed, Box<dyn Err
     done?;
     match ReceivedStream::from_bytes(reply) {
         ReceivedStream { first_wrong: Some(at), .. } => {
-            Err(format!("of {sent} bytes, byte {at} came as another one").into())
+            Err(format!("byte {at} of {sent} arrived with another value").into())
         }
         ReceivedStream { bytes, .. } if bytes != sent => {
             Err(format!("of {sent} bytes, {bytes} have come").into())
@@ -249,6 +249,6 @@ mod tests {
             if rounds == 8 { Err("timed out".into()) } else { Ok((Duration::from_micros(1), 1)) }
         });
         let error = failed.err().expect("the eighth fails").to_string();
-        assert_eq!(error, "timed out, after 7 that went well");
+        assert_eq!(error, "timed out, after 7 complete rounds");
     }
 }

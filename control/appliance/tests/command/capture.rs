@@ -216,7 +216,10 @@ fn packets_that_are_dropped_for_a_reason_are_captured_with_it() {
         "{printed}"
     );
     let printed = wrong(&["icmp", "and", "prot", "53"]);
-    assert!(printed.contains("filter, character 10: \"prot\": neither a word"), "{printed}");
+    assert!(
+        printed.contains("filter, character 10: \"prot\": neither a filter keyword"),
+        "{printed}"
+    );
     assert!(wrong(&["--interface", "ib7"]).contains("there is no interface ib7"));
 }
 

@@ -94,7 +94,7 @@ fn a_program_shows_its_sockets() {
     assert!(show(second, &["--verbose"]).contains("retransmissions=0"));
     let path = second.to_str().expect("text");
     let (is_ok, output) = output_of(&["show", "neighbors", "--socket", path]);
-    assert!(!is_ok && output.contains("it has `pollux show sockets`"), "{output}");
+    assert!(!is_ok && output.contains("which has `pollux show sockets` only"), "{output}");
     paths.iter().for_each(|path| Schema::new().check("sockets", &rows(path).into()));
     drop((client, server, inline, listener, udp, pinned));
     assert!(!first.exists() && !second.exists());

@@ -121,8 +121,8 @@ fn a_wrong_question_about_a_topology_is_answered_with_advice() {
         (&["topology", "/nonexistent/dump"], "no file of this name"),
         (&["topology", "ring:3", "--svg", "--html"], "cannot be used with"),
         (&["topology", "ring:3", "--socket", "x"], "cannot be used with"),
-        (&["nodes", "ring:3"], "of `pollux show topology` alone"),
-        (&["nodes", "--socket", "x", "--svg"], "of `pollux show topology` alone"),
+        (&["nodes", "ring:3"], "only `pollux show topology` has"),
+        (&["nodes", "--socket", "x", "--svg"], "only `pollux show topology` has"),
     ] {
         let (is_ok, output) = output_of(&[&["show"], arguments].concat());
         assert!(!is_ok && output.contains(advice), "{arguments:?}: {output}");

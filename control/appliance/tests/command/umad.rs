@@ -192,8 +192,8 @@ fn an_interface_waits_for_the_cm_class_that_another_agent_has() {
     };
     let taken = doctor(&[]);
     assert!(taken.contains("\nok   libibumad: sees ibsim0\n"), "{taken}");
-    let advice =
-        "\nwarn ibsim0:1: nodes have no connections here; ibsim0:1: the CM class is taken: ";
+    let advice = "\nwarn ibsim0:1: nodes cannot make connections at this port; ibsim0:1: the CM \
+                  class is taken: ";
     assert!(taken.contains(advice), "{taken}");
     let rows = connected.until(&["show", "interfaces", "--json"], "\"state\":\"failed\"");
     for part in ["ibsim0:1: the CM class is taken: ", "fuser -v /dev/infiniband/umad*", "retrying"]

@@ -193,7 +193,7 @@ impl<'a> InterfaceCheck<'a> {
         let advice = format!("\"tun0\", or up to {DEVICE_NAME_BYTES_MAX} letters and digits");
         self.device_name(&advice, faults);
         self.kernel_device("device", &self.interface.device, unique, faults);
-        self.no_dhcp("where no server is", faults);
+        self.no_dhcp(faults);
         self.kernel_addresses(faults);
     }
 
@@ -205,11 +205,12 @@ impl<'a> InterfaceCheck<'a> {
         let other = unique.ethernet.insert((device, interface.vlan), name);
         let reason = |other| {
             format!(
-                "{other} and {name} have the same frames of {device:?}; give one another `vlan`"
+                "{other} and {name} both have the same VLAN, or the untagged frames, of \
+                 {device:?}; set another `vlan` in one of them"
             )
         };
         faults.refuse(&self.path(["device".into()]), other.map(reason));
-        self.no_dhcp("which asks no server", faults);
+        self.no_dhcp(faults);
     }
 
     fn device_name(&self, advice: &str, faults: &mut Faults) {
@@ -219,12 +220,12 @@ impl<'a> InterfaceCheck<'a> {
         faults.refuse(&self.path(["device".into()]), is_wrong.then_some(reason));
     }
 
-    fn no_dhcp(&self, why: &str, faults: &mut Faults) {
+    fn no_dhcp(&self, faults: &mut Faults) {
         let Self { name, interface } = self;
         let dhcp = interface.address.iter().position(|one| *one == super::AddressSetting::Dhcp);
         let Some(nth) = dhcp else { return };
         let kind = interface.kind;
-        let reason = format!("{name} has kind \"{kind}\", {why}; write its address");
+        let reason = format!("{name} has kind \"{kind}\", which has no DHCP; write its address");
         faults.add(&self.path(["address".into(), nth.into()]), reason);
     }
 

@@ -90,9 +90,10 @@ pub(super) fn multicast(config: &NodeConfig, faults: &mut Faults) {
     for (nth, one) in config.multicast.iter().enumerate() {
         let path =
             |key: &'static str| -> [Step; 3] { ["multicast".into(), nth.into(), key.into()] };
-        let reason = format!("there are too many multicast routes; write {MULTICAST_ROUTES_MAX}");
+        let most = MULTICAST_ROUTES_MAX;
+        let reason = format!("there are too many multicast routes; write at most {most}");
         faults.refuse(&path("group"), (nth >= MULTICAST_ROUTES_MAX).then_some(reason));
-        let reason = "multicast routes are of routers; write [router]";
+        let reason = "multicast routes need a router; add [router]";
         faults.refuse(&path("group"), config.router.is_none().then(|| reason.into()));
         if let Some((key, reason)) = one.fault() {
             faults.add(&path(key), reason);
@@ -110,7 +111,7 @@ pub(super) fn multicast(config: &NodeConfig, faults: &mut Faults) {
                 known_interfaces.get(name).map_or(DEFAULT_DOMAIN, |one| one.domain.as_str())
             };
             let reason = format!(
-                "{} is in the domain {:?}, but {to} in {:?}; packets to groups stay in theirs",
+                "{} is in the domain {:?}, but {to} in {:?}; no multicast packet crosses domains",
                 one.from,
                 domain(&one.from),
                 domain(to)
@@ -149,7 +150,7 @@ mod tests {
             (with("from = \"ib1\"\nto = [\"ib2\", \"wan\"]"), 13, "write [interface.wan]"),
             (with("from = \"ib1\"\nto = [\"ib2\", \"ib1\"]"), 13, "at ib1 already"),
             (with("from = \"ib1\"\nto = []"), 13, "no interface"),
-            (with("from = \"ib1\"\nto = [\"ib3\"]"), 13, "stay in theirs"),
+            (with("from = \"ib1\"\nto = [\"ib3\"]"), 13, "no multicast packet crosses domains"),
             (
                 with(&format!(
                     "from = \"ib1\"\nto = [\"ib2\"]\n[[multicast]]\n{}",

@@ -425,7 +425,7 @@ fn invalid_tun_interfaces_are_refused() {
             "node.toml:3: tun0 has kind \"tun\", which has no key `shadow`; remove it",
         ),
         ("device = \"no/name\"", "is no name of a network device"),
-        ("address = [\"dhcp\"]", "where no server is; write its address"),
+        ("address = [\"dhcp\"]", "which has no DHCP; write its address"),
         (
             "kernel_address = [\"10.0.0.1\"]",
             "node.toml:3: \"10.0.0.1\" is not an address with a prefix",

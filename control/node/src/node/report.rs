@@ -78,9 +78,8 @@ impl Report<'_> {
                 return ping.map(Page::from);
             }
             _ => {
-                let why = "this is a node, not a fabric; it has `pollux show` interfaces, \
-                           neighbors, connections, groups, routes, kernel, workers and drops, \
-                           `pollux ping` and `pollux idle`; programs have `pollux show sockets`";
+                let why = "a node does not have this; `pollux help show` lists what nodes, \
+                           fabrics and programs with sockets have";
                 Response::Error(why.into()).into()
             }
         })

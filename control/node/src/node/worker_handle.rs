@@ -89,7 +89,7 @@ impl WorkerThread {
         if let Some(core) = self.core
             && !core_affinity::set_for_current(CoreId { id: core })
         {
-            let message = format!("none can run on core {core}: the system refuses");
+            let message = format!("a worker cannot be pinned to core {core}, and runs on any core");
             self.task.notify(NodeNotice::warning("workers", message));
         }
     }
