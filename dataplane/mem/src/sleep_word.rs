@@ -19,7 +19,9 @@
 //! needs the barrier, so that all senders have seen the bit. Later sleeps need only a fence.
 //!
 //! Each sleep has its own odd number, and a sender wakes the receiver once for each number. The
-//! sender never stores to the word.
+//! sender never stores to the word. A sender may also be late, and wake the receiver for an entry
+//! that it has taken already. So a receiver that was woken without an entry must begin another
+//! sleep.
 
 use crate::sync::{Ordering, fence};
 use crate::words::Words;

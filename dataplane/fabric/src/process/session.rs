@@ -264,10 +264,12 @@ impl Session {
     }
 
     /// Must be called when the descriptor has ended a sleep. The client polls next and mostly finds
-    /// an entry. So only a second call takes the notifications, and the first saves a system call.
+    /// an entry, which ends the sleep for the senders, too. Without an entry, the second call ends
+    /// it, because the sender of the notification does not end this sleep again. The next sleep
+    /// takes the notification.
     pub(super) fn handle_wake_up(&mut self) {
         if std::mem::replace(&mut self.was_notified, true) {
-            self.take_notifications();
+            self.wake_up();
         }
     }
 
@@ -630,30 +632,43 @@ mod tests {
         assert!(session.page.changed_port().is_some() && page.take_wake_request());
     }
 
-    /// A sender notifies late, without a new entry, after the receiver has begun its next sleep.
+    /// The receiver has taken the entry already when it falls asleep, and the sender sees the sleep
+    /// only then.
     #[test]
-    fn a_notification_without_an_entry_does_not_end_sleeps_forever() {
+    fn a_notification_without_an_entry_ends_a_sleep_once_and_the_next_entry_ends_one() {
         let (mut session, _page, _server) = session("late");
         let mut senders = Vec::new();
         for number in [1, 2] {
-            let (near, far) = wake_socket::pair().unwrap();
+            let ((near, far), (fd, place)) = (wake_socket::pair().unwrap(), ring());
             assert!(session.wake_set.watch(&near, number));
-            let receiver = DirectReceiver::open(ring().0, number, number, Some(near)).unwrap();
-            match number {
-                1 => session.receivers.push(receiver),
-                _ => drop(session.announced.insert(number, receiver)),
-            }
-            senders.push(far);
+            let receiver =
+                DirectReceiver::open(fd.try_clone().unwrap(), number, number, Some(near)).unwrap();
+            session.receivers.push(receiver);
+            senders.push(DirectSender::open(fd, number, number, &place, far).unwrap());
         }
+        let ready = |session: &Session| {
+            let mut ready = Vec::new();
+            session.wake_set.ready(|number| ready.push(number));
+            ready
+        };
         session.fall_asleep(Time::START);
-        senders.iter().for_each(wake_socket::notify);
-        for _ in 0..2 {
-            session.wake_set.sleep(Duration::from_secs(60));
-            session.handle_wake_up();
+        for (sender, receiver) in senders.iter_mut().zip(&mut session.receivers) {
+            assert!(sender.send_bytes(&[0, 0, 1], b"four"));
+            assert!(receiver.ring.receive(|_| ()));
         }
-        let mut ready = Vec::new();
-        session.wake_set.ready(|number| ready.push(number));
-        assert!(session.is_asleep() && ready.is_empty(), "a sleep would end at once: {ready:?}");
+        // As a device that waits.
+        for _ in 0..3 {
+            match session.is_asleep() {
+                true => {
+                    session.wake_set.sleep(Duration::from_secs(60));
+                    session.handle_wake_up();
+                }
+                false => session.fall_asleep(Time::START),
+            }
+        }
+        assert!(session.is_asleep() && ready(&session).is_empty(), "sleeps would end at once");
+        assert!(senders[1].send_bytes(&[0, 0, 1], b"four"));
+        assert_eq!(ready(&session), [2], "a lost wake-up");
     }
 
     /// A sender overwrites the P_Key of an entry while the receiver checks it.
