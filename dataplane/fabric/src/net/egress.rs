@@ -21,6 +21,8 @@ const MANAGEMENT_MAX: usize = 256;
 
 #[derive(Default)]
 pub(super) struct Egress {
+    /// No other egress of the fabric has or had this number.
+    pub(super) number: u64,
     queues: [VecDeque<Flight>; 16],
     /// Blocks of credit in use at the next port, by lane.
     used: [u32; 15],
@@ -31,6 +33,10 @@ pub(super) struct Egress {
 }
 
 impl Egress {
+    pub(super) fn new(number: u64) -> Self {
+        Self { number, ..Self::default() }
+    }
+
     /// Whether this lane has space for one more packet; only VL 15 has a limit.
     pub(super) fn has_space(&self, lane: u8) -> bool {
         let lane = usize::from(lane);

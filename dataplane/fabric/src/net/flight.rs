@@ -26,6 +26,8 @@ pub(super) struct Flight {
 pub(super) struct HeldCredits {
     /// The port that sent the frame. Its egress counts the credits.
     pub(super) from: End,
+    /// The number of that egress. A cable that is plugged in again begins with all its credits.
+    pub(super) egress: u64,
     pub(super) lane: u8,
     pub(super) bytes: u64,
 }

@@ -81,6 +81,7 @@ pub struct Net {
     /// Whether links have a rate; otherwise, sending takes no time.
     is_paced: bool,
     egress: BTreeMap<End, Egress>,
+    egresses_created: u64,
     /// The credits of frames that were lost with a cable. `advance` returns them, because that
     /// needs the time.
     unreleased: Vec<Arc<HeldCredits>>,
@@ -132,6 +133,7 @@ impl Net {
             datagrams: 0,
             is_paced: false,
             egress: BTreeMap::new(),
+            egresses_created: 0,
             unreleased: Vec::new(),
             latest: BTreeMap::new(),
             adapters: BTreeMap::new(),

@@ -1,9 +1,10 @@
 //! Frames over links: departure time, faults, and arrival time.
 //!
 //! If links have a rate, a frame waits at its port until VL arbitration selects its lane and the
-//! other end of the link has credits ([`Egress`](super::egress::Egress)). The frame holds these
-//! credits until it has left the node at the other end, or is lost.
+//! other end of the link has credits ([`Egress`]). The frame holds these credits until it has left
+//! the node at the other end, or is lost.
 
+use super::egress::Egress;
 use super::flight::{Flight, HeldCredits};
 use super::{Event, HOPS_MAX, Net};
 use crate::link::Wire;
@@ -28,7 +29,10 @@ impl Net {
             return self.send_on_link(now, Duration::ZERO, flight);
         }
         let lane = flight.frame.lane();
-        let egress = self.egress.entry(from).or_default();
+        let egress = self.egress.entry(from).or_insert_with(|| {
+            self.egresses_created += 1;
+            Egress::new(self.egresses_created)
+        });
         if !egress.has_space(lane) {
             self.subnet.port_mut(from).counters.vl15_dropped.add(1);
             self.count_drop(from, NodeDrop::Full);
@@ -49,9 +53,11 @@ impl Net {
         let Some((lane, mut flight)) = next else { return };
         let bytes = flight.bytes();
         let serialization_time = Duration::from_nanos((bytes * 8_000).div_ceil(megabits));
+        let number = egress.number;
         egress.free_at = now + serialization_time;
         self.schedule(now + serialization_time, Event::Pump(from));
-        let held = flight.credits.replace(Arc::new(HeldCredits { from, lane, bytes }));
+        let held =
+            flight.credits.replace(Arc::new(HeldCredits { from, egress: number, lane, bytes }));
         self.release(now, held);
         self.send_on_link(now, serialization_time, flight);
     }
@@ -59,7 +65,9 @@ impl Net {
     /// Returns the credits of a frame at its input port, once all its copies have released them.
     pub(super) fn release(&mut self, now: Time, credits: Option<Arc<HeldCredits>>) {
         let Some(credits) = credits.and_then(Arc::into_inner) else { return };
-        if let Some(egress) = self.egress.get_mut(&credits.from) {
+        if let Some(egress) = self.egress.get_mut(&credits.from)
+            && egress.number == credits.egress
+        {
             egress.return_credits(credits.lane, credits.bytes);
             self.pump(now, credits.from);
         }

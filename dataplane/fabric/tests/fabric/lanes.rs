@@ -190,14 +190,51 @@ fn frames_that_are_lost_with_a_cable_return_their_credits() {
     let (now, _) = run_from(now, &mut net);
     let discards = net.subnet().nodes()[SWITCH as usize].ports[3].counters.xmit_discards.long();
     assert_eq!(discards, 100, "the rest leaves host 1, and the switch drops it");
-    net.set_cable(host(3), true);
-    for end in [host(3), End { node: SWITCH, port: 3 }] {
-        let port = &mut net.subnet_mut().node_mut(end.node).ports[usize::from(end.port)];
-        port.info.port_state = PortState::ACTIVE;
-    }
+    plug_in(&mut net, 3);
     set_lanes(&mut net, &[(0, 1)]);
     for _ in 0..50 {
         net.send(now, host(1), packet(1, 0));
     }
     assert_eq!(run_from(now, &mut net).1, [0; 50]);
+}
+
+#[test]
+fn frames_from_before_a_cable_was_plugged_in_return_no_credits() {
+    let mut net = net();
+    set_lanes(&mut net, &[(1, 1)]);
+    for _ in 0..100 {
+        net.send(Time::START, host(1), packet(1, 0));
+    }
+    let (mut now, _) = run(&mut net);
+    let sent = |net: &Net| net.subnet().nodes()[1].ports[1].counters.xmit_packets.long();
+    let before = sent(&net);
+    net.set_cable(host(1), false);
+    plug_in(&mut net, 1);
+    for _ in 0..100 {
+        net.send(now, host(1), packet(1, 0));
+    }
+    let (begun, _) = run_from(now, &mut net);
+    assert_eq!(sent(&net), 2 * before, "as many wait at the switch again");
+    set_lanes(&mut net, &[(0, 1)]);
+    // A packet of another host has the switch look at its tables again.
+    net.send(begun, host(2), packet(2, 0));
+    let mut arrived = 0;
+    while arrived < before {
+        now = begun.max(net.deadline().expect("a packet is on its way"));
+        net.advance(now);
+        arrived += std::iter::from_fn(|| net.take(host(3))).count() as u64;
+    }
+    // The next packet has left the switch before the last of these arrives.
+    let more = sent(&net) - 2 * before;
+    assert!(more <= 2, "{more} packets have the credits of {before} earlier ones");
+    assert_eq!(arrived + run_from(now, &mut net).1.len() as u64, before + 101);
+}
+
+/// Plugs in the cable of a host, and activates the ports of that link.
+fn plug_in(net: &mut Net, number: u32) {
+    net.set_cable(host(number), true);
+    for end in [host(number), End { node: SWITCH, port: number as u8 }] {
+        let port = &mut net.subnet_mut().node_mut(end.node).ports[usize::from(end.port)];
+        port.info.port_state = PortState::ACTIVE;
+    }
 }
