@@ -313,21 +313,18 @@ fn fit(
     if selected(Mask::RATE, Mask::RATE_SELECTOR) {
         rate = largest(rate, wanted.rate, wanted.rate_selector, Rate::ALL)?;
     }
-    let (mut life_time, wish) = (life_time, wanted.packet_life_time);
+    let mut packet_life_time = life_time;
     if selected(Mask::PACKET_LIFE_TIME, Mask::PACKET_LIFE_TIME_SELECTOR) {
-        let fits = match wanted.packet_life_time_selector {
-            Selector::GREATER_THAN => life_time > wish,
-            Selector::LESS_THAN => life_time < wish,
+        let wish = wanted.packet_life_time;
+        packet_life_time = match wanted.packet_life_time_selector {
+            Selector::GREATER_THAN => (life_time > wish).then_some(life_time),
+            Selector::LESS_THAN => (life_time < wish).then_some(life_time),
             // A packet that lives shorter does not live longer than `wish` either. A port has a
             // lifetime of zero to itself.
-            Selector::EXACTLY if life_time < wish && !traced.is_loopback => {
-                life_time = wish;
-                true
-            }
-            Selector::EXACTLY => life_time == wish,
-            _ => true,
-        };
-        fits.then_some(())?;
+            Selector::EXACTLY if !traced.is_loopback => (life_time <= wish).then_some(wish),
+            Selector::EXACTLY => (life_time == wish).then_some(wish),
+            _ => Some(life_time),
+        }?;
     }
     Some(PathRecord {
         mtu_selector: Selector::EXACTLY,
@@ -335,7 +332,7 @@ fn fit(
         rate_selector: Selector::EXACTLY,
         rate,
         packet_life_time_selector: Selector::EXACTLY,
-        packet_life_time: life_time,
+        packet_life_time,
         ..PathRecord::default()
     })
 }

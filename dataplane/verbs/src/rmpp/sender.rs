@@ -143,14 +143,8 @@ impl<K: Ord + Copy> Transfers<K> {
             (transfer.deadline, transfer.tries) = (now + ACK_TIME, 1);
         }
         transfer.window_last = transfer.window_last.max(window);
-        self.make_ready(peer);
+        make_ready(&mut self.ready, peer);
         None
-    }
-
-    fn make_ready(&mut self, peer: K) {
-        if !self.ready.contains(&peer) {
-            self.ready.push_back(peer);
-        }
     }
 
     fn abort(&mut self, peer: K, status: RmppStatus) -> Option<(K, Mad)> {
@@ -177,11 +171,15 @@ impl<K: Ord + Copy> Transfers<K> {
             transfer.tries += 1;
             transfer.deadline = now + ACK_TIME;
             transfer.sent = transfer.acknowledged;
-            if !self.ready.contains(peer) {
-                self.ready.push_back(*peer);
-            }
+            make_ready(&mut self.ready, *peer);
         }
         self.abort(expired?, RmppStatus::TOO_MANY_RETRIES)
+    }
+}
+
+fn make_ready<K: PartialEq>(ready: &mut VecDeque<K>, peer: K) {
+    if !ready.contains(&peer) {
+        ready.push_back(peer);
     }
 }
 
