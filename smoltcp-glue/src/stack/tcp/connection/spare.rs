@@ -12,9 +12,18 @@ const SPARE_BYTES_MAX: usize = 16 << 20;
 /// A set with the one socket of a connection.
 pub(super) type OneSocket = (SocketSet<'static>, SocketHandle);
 
-#[derive(Default)]
 pub(in crate::stack::tcp) struct SpareSockets {
     all: Vec<OneSocket>,
+    /// smoltcp's default, which depends on its features.
+    congestion_control: CongestionControl,
+}
+
+impl Default for SpareSockets {
+    fn default() -> Self {
+        let empty = || SocketBuffer::new(Vec::new());
+        let congestion_control = Socket::new(empty(), empty()).congestion_control();
+        Self { all: Vec::new(), congestion_control }
+    }
 }
 
 impl SpareSockets {
@@ -35,7 +44,7 @@ impl SpareSockets {
         let (mut sockets, handle) = self.all.pop().unwrap_or_else(|| new(config));
         let socket: &mut Socket<'_> = sockets.get_mut(handle);
         // smoltcp would keep the congestion window of the ended connection.
-        socket.set_congestion_control(congestion_control());
+        socket.set_congestion_control(self.congestion_control);
         socket.set_nagle_enabled(config.nagle);
         // Acknowledgments are not delayed at first: the sender of a new connection has a small
         // window, and waits for each of them.
@@ -50,10 +59,4 @@ fn new(config: &TcpConfig) -> OneSocket {
     let mut sockets = SocketSet::new(Vec::with_capacity(1));
     let handle = sockets.add(socket);
     (sockets, handle)
-}
-
-/// smoltcp's default, which depends on its features.
-fn congestion_control() -> CongestionControl {
-    let empty = || SocketBuffer::new(Vec::new());
-    Socket::new(empty(), empty()).congestion_control()
 }
