@@ -611,6 +611,7 @@ mod tests {
         device.destroy_cq(cq).unwrap();
         assert_eq!(device.post_send(qp, &batch).unwrap_err(), NO_QUEUE);
     }
+
     #[test]
     fn a_wait_returns_queues_with_completions_only() {
         let mut device = NullDevice::new();

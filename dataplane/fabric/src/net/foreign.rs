@@ -192,6 +192,7 @@ mod tests {
         assert_eq!((answers(&mut net, Method::SET), refused(&net)), (1, 2));
         assert!(has_route(&net));
     }
+
     /// A packet without a BTH has no destination queue pair.
     #[test]
     fn only_packets_to_queue_pair_0_come_by_vl_15() {
