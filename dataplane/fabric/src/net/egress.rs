@@ -75,7 +75,7 @@ impl Egress {
             }
             return (None, 0);
         };
-        let waited = self.waits_since.take().map_or(0, |since| now.nanos() - since.nanos());
+        let waited = self.waits_since.take().map_or(0, |since| now.since(since).as_nanos() as u64);
         let flight = self.queues[usize::from(lane)].pop_front();
         if let (Some(used), Some(flight)) = (self.used.get_mut(usize::from(lane)), &flight) {
             *used += blocks(flight.bytes());

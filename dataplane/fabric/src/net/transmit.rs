@@ -49,7 +49,7 @@ impl Net {
         let (next, waited) = egress.pop(now, port.arbitration.as_deref(), port.info.vl_high_limit);
         let megabits = port.info.rate().and_then(Rate::megabits).unwrap_or(2_500).into();
         // A tick of PortXmitWait is the time of one word of 32 bits.
-        port.counters.xmit_wait.add(waited * megabits / 32_000);
+        port.counters.xmit_wait.add(waited.saturating_mul(megabits) / 32_000);
         let Some((lane, mut flight)) = next else { return };
         let bytes = flight.bytes();
         let serialization_time = Duration::from_nanos((bytes * 8_000).div_ceil(megabits));

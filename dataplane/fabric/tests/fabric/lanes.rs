@@ -230,6 +230,17 @@ fn frames_from_before_a_cable_was_plugged_in_return_no_credits() {
     assert_eq!(arrived + run_from(now, &mut net).1.len() as u64, before + 101);
 }
 
+/// A process may send at a time up to which not all events are handled yet.
+#[test]
+fn frames_are_sent_before_earlier_events_are_handled() {
+    let mut net = net();
+    let at = |nth: u64| Time::START + Duration::from_millis(nth);
+    for nth in 0..20 {
+        net.send(at(nth), host(1), packet(1, 0));
+    }
+    assert_eq!(run_from(at(20), &mut net).1, [0; 20]);
+}
+
 /// Plugs in the cable of a host, and activates the ports of that link.
 fn plug_in(net: &mut Net, number: u32) {
     net.set_cable(host(number), true);
