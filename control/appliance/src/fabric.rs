@@ -56,6 +56,10 @@ pub struct FabricArguments {
     /// or NODE:PORT/down
     #[arg(long = "fault", value_name = "RULE")]
     faults: Vec<String>,
+    /// Have links take the time of their rates: packets wait at ports, by virtual lanes, credits
+    /// and VL arbitration. Without this option, a link takes no time
+    #[arg(long)]
+    paced: bool,
     /// Seed of GUIDs and of faults
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
@@ -121,6 +125,7 @@ pub fn run(arguments: FabricArguments) -> Result<(), Box<dyn Error>> {
         wires: arguments.wires,
         capture: arguments.capture,
         faults: arguments.faults,
+        is_paced: arguments.paced,
         partitions,
         managers: arguments.managers,
         m_key: arguments.m_key,

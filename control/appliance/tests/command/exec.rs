@@ -164,6 +164,42 @@ fn a_host_has_the_addresses_of_one_command() {
     assert!(!success && printed.contains("write an address with its prefix"), "{printed}");
 }
 
+/// A host behind a link of 2.5 Gb/s: perftest sends to it and waits for the acknowledgment of the
+/// last byte, so its rate cannot be higher.
+// req: iba-links
+#[test]
+fn perftest_measures_no_more_than_the_rate_of_a_paced_link() {
+    const MEBIBYTES_PER_SECOND: f64 = 2.5e9 / 8.0 / (1 << 20) as f64;
+    let test = "perftest_measures_no_more";
+    let Some(_) = pollux_referee::program_of(test, "ib_send_bw", "--hca") else { return };
+    let topology = std::env::temp_dir().join(format!("pollux-{}-paced.topo", std::process::id()));
+    let dump = "Switch 2 \"S-1\" # \"switch1\"\n[1] \"H-1\"[1] # \"host1\" lid 1 4xEDR\n\
+                [2] \"H-2\"[1] # \"host2\" lid 2 1xSDR\nCa 1 \"H-1\" # \"host1\"\n\
+                Ca 1 \"H-2\" # \"host2\"\n";
+    std::fs::write(&topology, dump).expect("there is a folder");
+    let file = topology.display().to_string();
+    let fabric = Running::new("exec-paced", &["--paced", "--topology", &file]);
+    let (socket, port) = (fabric.path("socket"), free_port().to_string());
+    let exec = |node, script: &str| {
+        let host = ["exec", "--fabric", &socket, "--node", node, "--", "sh", "-c"];
+        pollux(&[&host[..], &[&format!("{WITHIN_A_MINUTE} {script}")]].concat())
+    };
+    let mut server = exec("host2", &format!("exec ib_send_bw -F -p {port} >&2"));
+    let mut server = server.stdin(Stdio::null()).spawn().expect("it starts");
+    let mut client = exec("host1", &format!("within_a_minute ib_send_bw -F -p {port} localhost"));
+    let Output { status, stdout, stderr } = client.output().expect("it starts");
+    let printed = String::from_utf8_lossy(&[stdout, stderr].concat()).into_owned();
+    let _ = server.kill();
+    server.wait().expect("it is ours");
+    std::fs::remove_file(&topology).expect("it is there");
+    assert!(status.success(), "{printed}");
+    // The row has bytes, iterations, the peak, the average, and the message rate.
+    let mut rows = printed.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let row = rows.find(|row| row.len() == 5 && row[0] == "65536").expect(&printed);
+    let average: f64 = row[3].parse().expect("a number");
+    assert!(average <= MEBIBYTES_PER_SECOND, "{printed}");
+}
+
 #[test]
 fn a_program_a_fabric_or_a_node_that_is_not_there_is_an_error() {
     let (success, printed) = output_of(&["exec", "--", "/nowhere/program"]);

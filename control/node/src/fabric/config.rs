@@ -19,6 +19,8 @@ pub struct FabricConfig {
     pub wires: Vec<Plug>,
     pub capture: Option<PathBuf>,
     pub faults: Vec<String>,
+    /// Whether links take the time of their rates, with virtual lanes, credits and arbitration.
+    pub is_paced: bool,
     /// The partitions of the embedded subnet managers; `None` for no embedded managers.
     pub partitions: Option<Partitions>,
     /// Processes and wires at these ports (`NODE` or `NODE:PORT`) may manage the subnet. SMPs from

@@ -85,6 +85,7 @@ impl RunningFabric {
             wires.push(wire.map_err(FabricStartError::of(what))?);
         }
         rules.apply(&mut net);
+        net.set_paced(config.is_paced);
         let capture = config.capture.as_deref().map(|path| {
             Capture::begin(path, &mut net)
                 .map_err(FabricStartError::of(format!("capture {}", path.display())))
