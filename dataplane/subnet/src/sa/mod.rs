@@ -92,7 +92,7 @@ pub struct Administrator {
     outgoing: VecDeque<Datagram>,
     /// Answers to joins whose MFTs are still to be written.
     unwritten_joins: Vec<Datagram>,
-    /// Answers to joins whose MFTs are being written. A report of a group's end sends them first.
+    /// Answers to joins whose MFTs are being written.
     written_joins: Vec<Datagram>,
     transfers: Transfers<TransferKey>,
     groups: Groups,

@@ -4,11 +4,14 @@
 //! groups.
 
 use super::Administrator;
+use crate::subnet::Datagram;
 use crate::view::View;
 use pollux_wire::address::{Gid, Lid};
+use pollux_wire::mad::Attribute;
 use pollux_wire::mad::notice::{
     GidTrap, Notice, NoticeReport, NoticeType, ProducerType, TrapDetails, TrapNumber,
 };
+use pollux_wire::mad::sa::{McMemberRecord, SaMad};
 
 impl Administrator {
     /// Applies the changes that a sweep has found. Ports that have left the subnet lose their
@@ -41,13 +44,22 @@ impl Administrator {
         for (mgid, is_new) in self.groups.take_unreported() {
             if !is_new {
                 // A member must get the answer to its join before the report of the group's end.
-                self.written_joins.append(&mut self.unwritten_joins);
-                self.answer_joins();
+                self.answer_joins_of(mgid);
             }
             let deleted = TrapNumber::MULTICAST_GROUP_DELETED;
             let trap = if is_new { TrapNumber::MULTICAST_GROUP_CREATED } else { deleted };
             self.report_gid(view, trap, mgid);
         }
+    }
+
+    /// Sends the answers to joins of one group, even if its MFTs are not written yet.
+    fn answer_joins_of(&mut self, mgid: Gid) {
+        let is_of = |answer: &mut Datagram| {
+            McMemberRecord::from_data(&SaMad::parse(&answer.mad).data).mgid == mgid
+        };
+        let mut answers: Vec<Datagram> = self.written_joins.extract_if(.., is_of).collect();
+        answers.extend(self.unwritten_joins.extract_if(.., is_of));
+        answers.into_iter().for_each(|answer| self.transmit(answer));
     }
 
     fn report_gid(&mut self, view: &View, trap_number: TrapNumber, gid: Gid) {

@@ -309,24 +309,32 @@ fn hosts_join_the_broadcast_group_as_linux_does() {
     assert!(tables.group(Lid(0xc000)).is_empty(), "nobody is left at this leaf");
 }
 
-/// This includes a join that arrives during a sweep.
+/// This includes a join that arrives during a sweep, also if another group ends then.
 #[test]
 fn a_join_is_answered_when_the_switches_know_of_it() {
-    for is_sweeping in [false, true] {
-        let mut world = World::new("single:3", SmConfig::default());
+    for (is_sweeping, another_ends) in [(false, false), (true, false), (true, true)] {
+        let mut world = World::new("single:4", SmConfig::default());
         let at = hosts(&world.subnet)[1];
+        let other = another_ends.then(|| another(&mut world, 2));
+        if let Some(other) = other {
+            assert_eq!(world.ask(2, Method::SET, M::LINUX_JOIN, other).0, MadStatus::OK);
+        }
         if is_sweeping {
-            world.subnet.set_cable(hosts(&world.subnet)[2], false);
+            world.subnet.set_cable(hosts(&world.subnet)[3], false);
             world.settle();
             world.now = world.now + SmConfig::default().sweep_gap;
             world.managers.timeout(world.now);
         }
         let wanted = membership(&world, 1);
-        let mad = SaMad::new(Method::SET, 7, M::LINUX_JOIN_BROADCAST, wanted).emit();
-        let (slid, dlid) = (world.lid(1), world.lid(0));
-        let (src_qp, dest_qp, p_key) = (Qpn::GSI, Qpn::GSI, PKey::DEFAULT);
-        let join = Datagram { slid, dlid, src_qp, dest_qp, p_key, mad };
-        world.subnet.send(world.now, at, join);
+        let join = SaMad::new(Method::SET, 7, M::LINUX_JOIN_BROADCAST, wanted);
+        let leave = other.map(|other| SaMad::new(Method::DELETE, 8, M::LINUX_LEAVE, other));
+        for (host, question) in [(1, Some(join)), (2, leave)] {
+            let Some(question) = question else { continue };
+            let (slid, dlid, mad) = (world.lid(host), world.lid(0), question.emit());
+            let (src_qp, dest_qp, p_key) = (Qpn::GSI, Qpn::GSI, PKey::DEFAULT);
+            let question = Datagram { slid, dlid, src_qp, dest_qp, p_key, mad };
+            world.subnet.send(world.now, hosts(&world.subnet)[host], question);
+        }
         let mut answers = 0;
         loop {
             while let Some((end, datagram)) = world.subnet.poll_delivery() {
@@ -337,7 +345,7 @@ fn a_join_is_answered_when_the_switches_know_of_it() {
                 let answer = SaMad::parse(&datagram.mad);
                 let record = McMemberRecord::from_data(&answer.data);
                 let tables = world.subnet.nodes()[0].forwarding.as_ref().unwrap();
-                assert!(tables.group(record.mlid).contains(2), "sweeping: {is_sweeping}");
+                assert!(tables.group(record.mlid).contains(2), "{is_sweeping} {another_ends}");
                 answers += 1;
             }
             let subnet = &mut world.subnet;
