@@ -24,7 +24,6 @@ const MULTIPATH: u16 = 9;
 const TABLE: u16 = 15;
 const VIA: u16 = 18;
 const ENCAPSULATION: u16 = 22;
-const EXPIRES: u16 = 23;
 const NEXTHOP_ID: u16 = 30;
 
 /// The value of `rtm_table` if the table number does not fit in it (`RT_TABLE_COMPAT`).
@@ -113,8 +112,6 @@ pub struct RouteMessage<'a> {
     /// The ID of the nexthop object; 0 for none.
     pub nexthop_id: u32,
     pub preferred_source: Option<IpAddr>,
-    /// Remaining lifetime in seconds; 0 for no limit.
-    pub expires_s: u32,
     pub paths: Paths<'a>,
 }
 
@@ -232,7 +229,6 @@ impl<'a> RouteMessage<'a> {
             priority: 0,
             nexthop_id: 0,
             preferred_source: None,
-            expires_s: 0,
             paths: Paths::Single(hop),
         }
     }
@@ -281,7 +277,6 @@ impl<'a> RouteMessage<'a> {
                 PREFERRED_SOURCE => self.preferred_source = Some(attribute.address(family)?),
                 MULTIPATH => multipath = Some(Multipath::parse(attribute.value, family)?),
                 TABLE => self.table = attribute.u32()?,
-                EXPIRES => self.expires_s = attribute.u32()?,
                 NEXTHOP_ID => self.nexthop_id = attribute.u32()?,
                 _ => hop.apply(&attribute, family)?,
             }
@@ -299,9 +294,7 @@ impl<'a> RouteMessage<'a> {
             out.address(DESTINATION, self.destination)?;
         }
         out.u32(TABLE, self.table)?;
-        for (kind, value) in
-            [(PRIORITY, self.priority), (NEXTHOP_ID, self.nexthop_id), (EXPIRES, self.expires_s)]
-        {
+        for (kind, value) in [(PRIORITY, self.priority), (NEXTHOP_ID, self.nexthop_id)] {
             if value != 0 {
                 out.u32(kind, value)?;
             }

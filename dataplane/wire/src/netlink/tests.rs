@@ -111,7 +111,7 @@ proptest! {
         destination in addresses(),
         many in proptest::collection::vec(hops(), 0..5),
         one in hops(),
-        (table, priority, nexthop_id, expires_s) in any::<(u32, u32, u32, u32)>(),
+        (table, priority, nexthop_id) in any::<(u32, u32, u32)>(),
         prefix_len in 1..=32_u8,
     ) {
         let family = AddressFamily::of(destination);
@@ -123,7 +123,7 @@ proptest! {
             write_multipath(&many, family, &mut paths).expect("there is space")
         };
         let written = RouteMessage {
-            table, priority, nexthop_id, expires_s, paths, route_type: RouteType::PROHIBIT,
+            table, priority, nexthop_id, paths, route_type: RouteType::PROHIBIT,
             protocol: RouteProtocol::BGP, preferred_source: Some(destination), tos: 8,
             ..RouteMessage::unicast(destination, prefix_len, one)
         };
