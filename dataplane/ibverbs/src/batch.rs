@@ -18,9 +18,18 @@ pub(crate) struct Batch<T, const N: usize> {
     count: usize,
 }
 
-// SAFETY: a batch owns its structures. The pointers in them belong to the last request or answer;
-// this type never dereferences them, so another thread may own the batch.
-unsafe impl<T, const N: usize> Send for Batch<T, N> {}
+// SAFETY: a batch owns its work requests. The pointers in them belong to the last post, and this
+// type never dereferences them, so another thread may own the batch.
+unsafe impl<const N: usize> Send for Batch<ffi::ibv_send_wr, N> {}
+
+// SAFETY: as for send work requests.
+unsafe impl<const N: usize> Send for Batch<ffi::ibv_recv_wr, N> {}
+
+// SAFETY: these have no pointers.
+unsafe impl<const N: usize> Send for Batch<ffi::ibv_sge, N> {}
+
+// SAFETY: as for scatter/gather elements.
+unsafe impl<const N: usize> Send for Batch<ffi::ibv_wc, N> {}
 
 impl<T: Copy + Default, const N: usize> Batch<T, N> {
     pub(crate) fn new() -> Self {

@@ -97,6 +97,7 @@ impl Trial {
 pub(super) fn attributes(
     name: &str,
     context: &Owned<ffi::ibv_context>,
+    port: u8,
     probe: &Probe,
 ) -> Result<DeviceAttributes, Failed> {
     let mut raw = MaybeUninit::<ffi::ibv_device_attr>::zeroed();
@@ -110,7 +111,7 @@ pub(super) fn attributes(
         node_guid: Guid(u64::from_be(raw.node_guid)),
         ports: raw.phys_port_cnt,
         limits: limits(&raw, probe),
-        can: capabilities(&raw, probe, is_infiniband(context)),
+        can: capabilities(&raw, probe, is_infiniband(context, port)),
     })
 }
 
@@ -173,10 +174,10 @@ fn capabilities(raw: &ffi::ibv_device_attr, probe: &Probe, subnet: bool) -> Capa
     }
 }
 
-/// Whether packets are routed by LID. Checks port 1 only: the ports of a device could differ, but
-/// no such device is known.
-fn is_infiniband(context: &Owned<ffi::ibv_context>) -> bool {
-    let layer = query_port(context, 1).map_or(0, |port| port.link_layer);
+/// Whether packets of a port are routed by LID. The ports of one device can differ, for example
+/// those of a ConnectX-3.
+fn is_infiniband(context: &Owned<ffi::ibv_context>, port: u8) -> bool {
+    let layer = query_port(context, port).map_or(0, |port| port.link_layer);
     u32::from(layer) == ffi::IBV_LINK_LAYER_INFINIBAND || layer == 0
 }
 

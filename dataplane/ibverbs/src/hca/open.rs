@@ -76,7 +76,7 @@ pub fn open(name: &str, port: u8) -> Result<Hca, HcaOpenError> {
     };
     // SAFETY: the device is in the list, which is still live. Only this value closes the context.
     let context = unsafe { Owned::new(ffi::ibv_open_device(found), ffi::ibv_close_device) };
-    let hca = assemble(name, context.map_err(failed("ibv_open_device"))?)
+    let hca = assemble(name, port, context.map_err(failed("ibv_open_device"))?)
         .map_err(|(verb, errno)| failed(verb)(errno))?;
     let ports = hca.attributes.ports;
     if port > ports {
@@ -85,7 +85,7 @@ pub fn open(name: &str, port: u8) -> Result<Hca, HcaOpenError> {
     Ok(hca)
 }
 
-fn assemble(name: &str, context: Owned<ffi::ibv_context>) -> Result<Hca, Failed> {
+fn assemble(name: &str, port: u8, context: Owned<ffi::ibv_context>) -> Result<Hca, Failed> {
     let fast = Fast::of(&context).ok_or(("ibv_context", Errno::OPNOTSUPP.raw_os_error()))?;
     // SAFETY: the context is live, and the channel is destroyed before it (order of the fields of
     // `Hca`; until then, order of the locals).
@@ -106,7 +106,7 @@ fn assemble(name: &str, context: Owned<ffi::ibv_context>) -> Result<Hca, Failed>
             .map_err(|error| ("fcntl", error.raw_os_error()))?;
     }
     let probe = Probe::of(&context)?;
-    let attributes = limits::attributes(name, &context, &probe)?;
+    let attributes = limits::attributes(name, &context, port, &probe)?;
     Ok(Hca::new(context, channel, fast, attributes))
 }
 
