@@ -143,6 +143,8 @@ fn cores(cores: &[usize], faults: &mut Faults) {
 struct UniqueValues<'a> {
     /// The interface at each device and partition.
     partitions: BTreeMap<(String, u16), &'a str>,
+    /// For each port of an adapter, an interface there and whether libibverbs drives the adapter.
+    drivers: BTreeMap<(String, u8), (&'a str, bool)>,
     /// For each device, an interface there and its management.
     management: BTreeMap<String, (&'a str, Option<&'a Management>)>,
     /// The interface with each address in a domain. Link-local addresses are left out.
@@ -262,6 +264,14 @@ impl<'a> InterfaceCheck<'a> {
             )
         });
         faults.refuse(&self.path([]), reason);
+        let DeviceName::Adapter { device, port, is_verbs } = parsed else { return };
+        let subject = format!("{device}:{port}");
+        let (other, others) = *unique.drivers.entry((device, port)).or_insert((name, is_verbs));
+        let reason = format!(
+            "{other} and {name} are both at {subject}, one of them by `verbs:`; write it in both \
+             or in none"
+        );
+        faults.refuse(&path, (is_verbs != others).then_some(reason));
     }
 
     /// Checks that all interfaces at a port have the same management.

@@ -286,6 +286,9 @@ fn two_names_of_a_port_are_one_port() {
     let config = NodeConfig::read("f", &format!("{text}management = 'umad:ibsim0'\n"));
     let devices = config.expect("the same management").interfaces.into_values();
     assert_eq!(devices.map(|one| one.device).collect::<Vec<_>>(), ["mlx5_0:1"; 2]);
+    let message = refusal(&text.replace("'mlx5_0:1'", "'verbs:mlx5_0'"));
+    let expected = "node.toml:5: ib0 and ib1 are both at mlx5_0:1, one of them by `verbs:`";
+    assert!(message.starts_with(expected), "{message}");
 }
 
 #[test]
